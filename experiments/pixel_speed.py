@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from common import machine, write_results
 
-from t3d.algo.engines import compiled_if_possible
-from t3d.algo.engines.capture import Graphs
+from t3d.algo.engines.capture import compiled_if_possible
+from t3d.algo.engines.capture import recorded as recorded_steps
 from t3d.algo.learner import Learner
 from t3d.algo.networks import initial
 from t3d.algo.rules import PIXELS
@@ -154,8 +154,8 @@ def assemblies(args: argparse.Namespace, memory: Memory) -> dict[str, Run]:
 
 
 def recorded(function: Callable[[], Any]) -> Run:
-    graphs = Graphs(lambda _: function(), [0], blocks=False)
-    return repeated(lambda: graphs.launch(1, 0))
+    graph, _ = recorded_steps(lambda _: function(), [(0,)])[0,]
+    return repeated(graph.replay)
 
 
 def gpu_milliseconds(run: Run, count: int = 200) -> float:
@@ -179,7 +179,7 @@ def learners(args: argparse.Namespace, spec: Spec, memory: Memory, members: int)
         if engine == "capture":
             set_tf32_for_process(tf32)
             try:
-                learner.record()
+                learner.prepare()
             finally:
                 set_tf32_for_process(False)
         yield name, learner

@@ -52,8 +52,7 @@ def learner_of(settings: dict[str, Any], args: argparse.Namespace) -> tuple[Lear
         memory.add(*(random_rollout(HALF_CHEETAH, member, number, BLOCK) for member in range(args.seeds)))
     engine = fastest(cfg.td3, args.device)
     learner = Learner(HALF_CHEETAH, cfg.td3, cfg.seeds, args.device, engine=engine, source=memory)
-    if ENGINES[engine].is_recorded:
-        learner.record()
+    learner.prepare()
     return learner, engine
 
 

@@ -79,7 +79,7 @@ STUDIES = {
     ),
     "engines": Study(
         ["HalfCheetah-v5"],
-        {engine: {"engine": engine} for engine in ("eager", "fused", "graph")},  # fused needs a CPU, graph a GPU
+        {engine: {"engine": engine} for engine in ("eager", "fused", "capture")},  # fused needs a CPU, capture a GPU
         steps=50_000,
         seeds=3,
     ),

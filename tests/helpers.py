@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.networks import Stack, layers_of
+from t3d.algo.learner import Learner
+from t3d.algo.networks import Stack, layers_of, named_tensors
 from t3d.algo.oracle import Oracle
 from t3d.algo.td3 import Agent
 from t3d.config import Config, TD3Config, merge

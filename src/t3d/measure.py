@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.algo.adam import BETA1, AdamState
-from t3d.algo.learner import named_fields
-from t3d.algo.networks import ImageActor, Stack
+from t3d.algo.networks import ImageActor, Stack, named_fields
 from t3d.data.replay import Replay
 from t3d.policy.architectures import Operations
 from t3d.types import GOES_ON, TRUNCATED, Batch

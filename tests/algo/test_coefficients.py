@@ -10,8 +10,9 @@ import torch
 
 import helpers
 from t3d.algo.coefficients import for_members
-from t3d.algo.engines import ENGINES, graph
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.engines import ENGINES
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import Coefficients, coefficients_of
 from t3d.config import TD3Config
@@ -38,32 +39,23 @@ def for_each(names: list[str], dtype: torch.dtype = torch.float64) -> Coefficien
     return coefficients_of(CFG)._replace(**{name: torch.tensor(EACH[name], dtype=dtype) for name in names})
 
 
-def updates(update: Any, learner: Learner, member: int | None = None) -> None:
+def updates(learner: Learner, member: int | None = None) -> None:
     """Thirty updates, with the member's part of the batches or all of them."""
-    for batch, draws in helpers.random_batches(SPEC, CFG, len(SEEDS), 30):
-        part = (batch, draws) if member is None else helpers.member_of(batch, draws, member)
-        phase = learner.phases[learner.updates % len(learner.phases)]
-        learner.updates += 1
-        update(learner.agent, *part, learner.cfg, learner.coefficients, phase)
+    with torch.compiler.set_stance("force_eager"):
+        for batch, draws in helpers.random_batches(SPEC, CFG, len(SEEDS), 30):
+            learner.update(*(batch, draws) if member is None else helpers.member_of(batch, draws, member))
 
 
-REFUSED = {"graph": "pre_activation_penalty"}
-
-
-@pytest.mark.parametrize("engine", ["eager", "graph"])
+@pytest.mark.parametrize("engine", ["eager", "capture"])
 @pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
 def test_a_member_learns_with_its_own_numbers(engine: str, names: list[str]) -> None:
-    refused = ENGINES[engine].refuses(TD3, CFG, for_each(names))
-    assert bool(refused) == (REFUSED.get(engine) in names), refused
-    names = [name for name in names if name != REFUSED.get(engine)]
-    update = torch.no_grad()(graph.update) if engine == "graph" else TD3.update
-    together = Learner(SPEC, CFG, SEEDS, dtype=torch.float64, coefficients=for_each(names))
-    updates(update, together)
+    together = Learner(SPEC, CFG, SEEDS, dtype=torch.float64, engine=engine, coefficients=for_each(names))
+    updates(together)
     for member, seed in enumerate(SEEDS):
         numbers: dict[str, Any] = {name: EACH[name][member] for name in names}
         cfg = replace(CFG, **numbers)
-        alone = Learner(SPEC, cfg, (seed,), dtype=torch.float64)
-        updates(update, alone, member)
+        alone = Learner(SPEC, cfg, (seed,), dtype=torch.float64, engine=engine)
+        updates(alone, member)
         ours = dict(named_tensors(together.agent))
         for name, tensor in named_tensors(alone.agent):
             rows = slice(member * len(tensor), (member + 1) * len(tensor)) if tensor.ndim else ...
@@ -102,13 +94,12 @@ def test_engines_say_what_they_refuse() -> None:
     }
     assert refusals.pop("fused") == ("", "computes with one actor_lr for all seeds")
     assert ENGINES["fused"].refuses(TD3, CFG, for_each(["gamma", "tau"])) == ""
-    assert set(refusals) == {"eager", "capture", "graph"} and set(refusals.values()) == {("", "")}
+    assert set(refusals) == {"eager", "capture"} and set(refusals.values()) == {("", "")}
     for owner in ("actor", "critic"):
         changes: dict[str, Any] = {f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"}
         other = replace(CFG, **changes)
-        for engine, kinds in (("fused", "mlp"), ("graph", "mlp and layer_norm")):
-            why = ENGINES[engine].refuses(TD3, other, plain)
-            assert why == f"computes {kinds} networks with relu only, and the {owner}'s network is layer_norm with elu"
+        why = ENGINES["fused"].refuses(TD3, other, plain)
+        assert why == f"computes mlp networks with relu only, and the {owner}'s network is layer_norm with elu"
 
 
 @pytest.mark.parametrize("owner", ["actor", "critic"])
@@ -119,20 +110,19 @@ def test_layer_norm_with_relu_is_refused_by_fused_alone(owner: str) -> None:
     assert refusing == {"fused"}
 
 
-@pytest.mark.parametrize("update", [TD3.update, torch.no_grad()(graph.update)], ids=["readable", "by hand"])
+@pytest.mark.parametrize("engine", ["eager", "capture"])
 @pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
-def test_in_float32_too_a_number_of_its_own_gives_the_bits_of_a_float(update: Any, names: list[str]) -> None:
+def test_in_float32_too_a_number_of_its_own_gives_the_bits_of_a_float(engine: str, names: list[str]) -> None:
     """All members have the same number, once as a float and once as a tensor: only its rounding could differ."""
     numbers: dict[str, Any] = {name: EACH[name][0] for name in names}
     same = replace(CFG, **numbers)
     plain = coefficients_of(same)
     each = plain._replace(**{name: torch.full((3,), EACH[name][0], dtype=torch.float64) for name in names})
-    learners = [Learner(SPEC, same, SEEDS, coefficients=one) for one in (plain, each)]
-    for learner in learners:
-        for batch, draws in helpers.random_batches(SPEC, CFG, len(SEEDS), 30, torch.float32):
-            phase = learner.phases[learner.updates % len(learner.phases)]
-            learner.updates += 1
-            update(learner.agent, batch, draws, learner.cfg, learner.coefficients, phase)
+    learners = [Learner(SPEC, same, SEEDS, engine=engine, coefficients=numbers) for numbers in (plain, each)]
+    with torch.compiler.set_stance("force_eager"):
+        for learner in learners:
+            for batch, draws in helpers.random_batches(SPEC, CFG, len(SEEDS), 30, torch.float32):
+                learner.update(batch, draws)
     floats, tensors = (dict(named_tensors(learner.agent)) for learner in learners)
     for name, tensor in floats.items():
         assert torch.equal(tensor, tensors[name]), name

@@ -15,7 +15,8 @@ import helpers
 from rules_in_tests import CHOICES
 from t3d.algo.adam import adam_init, adam_step, clipped, decay, scheduled
 from t3d.algo.critics import AGGREGATES, LOSSES, OBJECTIVES, expectation, two_hot
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.algo.td3 import coefficients_of, optimise, penalty, td3_init
 from t3d.config import TD3Config
 from t3d.types import Draws

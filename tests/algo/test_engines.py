@@ -135,8 +135,8 @@ def test_the_proof_sees_errors_that_train_all_the_same(monkeypatch: pytest.Monke
 
 
 def test_an_engine_that_does_not_fit_the_device_is_refused() -> None:
-    with pytest.raises(UserError, match="engine=graph does not run on the cpu; choose one of auto, fused, eager"):
-        resolve(Config(device="cpu", engine="graph"))
+    with pytest.raises(UserError, match="engine=capture does not run on the cpu; choose one of auto, fused, eager"):
+        resolve(Config(device="cpu", engine="capture"))
 
 
 def test_tf32_is_a_choice(tmp_path: Path) -> None:

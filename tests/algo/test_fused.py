@@ -21,7 +21,8 @@ from rules_in_tests import CHOICES
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.fused import Fused
 from t3d.algo.engines.verify import FixedBatch, random_batch
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import coefficients_of, td3_init, td3_update
 from t3d.config import TD3Config

@@ -20,8 +20,8 @@ from image_batches import PixelOracle, image_batches, image_spec, observations, 
 from rules_in_tests import ALL_NETWORKS, CHOICES
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch, random_batch
-from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.networks import ImageActor, gradients, initial
+from t3d.algo.learner import Learner
+from t3d.algo.networks import ImageActor, gradients, initial, named_tensors
 from t3d.algo.own_code import check_own_code
 from t3d.algo.pixels import pixels_init, pixels_update, shifted, whole_pixels
 from t3d.algo.rules import PIXELS, TD3, rule_of
@@ -291,7 +291,7 @@ def test_images_choose_the_rule() -> None:
 def test_engines_say_what_they_do_with_images() -> None:
     coefficients, why = coefficients_of(SMALL), "computes no convolutions, and the observations have images"
     for name, engine in ENGINES.items():
-        assert engine.refuses(PIXELS, SMALL, coefficients) == (why if name in ("fused", "graph") else "")
+        assert engine.refuses(PIXELS, SMALL, coefficients) == (why if name == "fused" else "")
     cfg = Config(device="cpu", td3=SMALL)
     assert choose_engine(cfg, CAMERA, PIXELS, coefficients) == ("eager", f"fused {why}", [])
     with pytest.raises(UserError, match=f"engine fused {why}; use --engine auto"):
@@ -413,7 +413,7 @@ def test_captured_equals_eager(members: int, choice: str) -> None:
                 CAMERA, cfg, range(members), "cuda", torch.float64, engine=engine, rule=PIXELS, source=source
             )
             if engine == "capture":
-                learner.record()
+                learner.prepare()
             for n in (1, 2, 9, 5):
                 learner.run(n)
             made.append(dict(named_tensors(learner.agent)))

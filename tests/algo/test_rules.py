@@ -17,7 +17,8 @@ from rules_in_tests import ALL_RULES, TRACKING
 from run_folders import assert_equal, weights
 from t3d.actors.inline import InlineCollector
 from t3d.algo.engines.verify import FixedBatch, mismatch, random_batch
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import rule_of
 from t3d.config import TD3Config

@@ -93,5 +93,5 @@ def test_growth_changes_one_size_at_a_time() -> None:
 
 
 def test_an_engine_that_cannot_be_measured_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "update", "--device", "cpu", "--engines", "graph"]) == 2
+    assert main(["bench", "update", "--device", "cpu", "--engines", "capture"]) == 2
     assert "only oracle, eager, fused, floor can be measured here" in capsys.readouterr().err

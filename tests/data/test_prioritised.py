@@ -302,7 +302,7 @@ def learned(monkeypatch: pytest.MonkeyPatch, sampling: str, device: str, replay_
     cfg = config(400, 2, 16, sampling=sampling).td3
     learner = Learner(SPEC, cfg, range(2), device, engine=engine, source=memory)
     if engine != "eager":
-        learner.record()
+        learner.prepare()
     for n in (1, 2, 9, 20):
         learner.run(n)
         add(memory, m0=3, m1=5)

@@ -16,7 +16,8 @@ import helpers
 import t3d
 from run_folders import run, weights
 from t3d.algo.engines import ENGINES
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.data.memory import Memory
 from t3d.data.scaling import RewardScaler
@@ -26,7 +27,7 @@ from t3d.types import GOES_ON, TERMINATED, TRUNCATED, UNKNOWN, Coefficient, Roll
 SPEC = helpers.make_spec(2, 1)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 HERE = [(name, device) for name, engine in ENGINES.items() for device in DEVICES if device in engine.devices]
-RECORDED = [name for name, engine in ENGINES.items() if engine.is_recorded]
+RECORDED = [name for name, engine in ENGINES.items() if engine.records]
 SCALED: dict[str, Any] = {"normalise_observations": True, "scale_rewards": True}
 
 Transition = tuple[int, int, int, int, float]  # origin, reward
@@ -189,7 +190,7 @@ def test_graphs_follow_the_scales_as_they_move(engine: str) -> None:
         memory.add(*(rollout(member, player.play(40)) for member, player in enumerate(players)))
         learner = Learner(SPEC, cfg.td3, cfg.seeds, "cuda", engine=one, source=memory)
         if one != "eager":
-            learner.record()
+            learner.prepare()
         for n in (1, 9, 8):
             learner.run(n)
             louder = [[(*rest, 20 * r) for *rest, r in player.play(40)] for player in players]

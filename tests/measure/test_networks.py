@@ -11,8 +11,7 @@ import helpers
 from ddpg import DDPG
 from image_batches import image_batches, image_spec
 from t3d.algo.adam import AdamState, adam_init, adam_step
-from t3d.algo.learner import named_fields
-from t3d.algo.networks import Actor, Critic, initial, layers_of
+from t3d.algo.networks import Actor, Critic, initial, layers_of, named_fields
 from t3d.algo.pixels import pixels_init, pixels_update
 from t3d.algo.rules import TD3
 from t3d.algo.td3 import coefficients_of

@@ -52,13 +52,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "an actor process that takes turns": {"actors": "local:1", "max_ahead": 1},
 }
 ON_GPUS: dict[str, dict[str, Any]] = {
-    "graph, two seeds": {"engine": "graph", "seeds": [0, 1]},
-    "capture": {"engine": "capture"},
-    "graph, priorities, three steps, scaled": {
+    "capture, two seeds": {"engine": "capture", "seeds": [0, 1]},
+    "capture, priorities, three steps, scaled": {
         "replay": {"sampling": "proportional", "n_step": 3},
         "scale_rewards": True,
     },
-    "graph, replay in host memory": {"engine": "graph"},
+    "capture, replay in host memory": {"engine": "capture"},
     "images": IMAGES,
 }
 
@@ -311,7 +310,6 @@ def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
     with collected(cfg, Ones, 190) as (training, trace):
         learner, memory = training.parts.learner, training.parts.memory
         before = learner.agent.critic_adam.mean.clone()
-        assert learner.last_update_inputs is not None
         batch, draws = learner.last_update_inputs
         training.parts.stop(0, "for this test")
         (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from t3d.algo.engines import ENGINES, compiled_if_possible
-from t3d.algo.engines.capture import Graphs, Staged, launch_length
-from t3d.algo.networks import Actor, Stack
+from t3d.algo.engines import ENGINES
+from t3d.algo.engines.capture import Staged
+from t3d.algo.networks import Actor, named_tensors
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
 from t3d.files import to_count
@@ -40,15 +39,14 @@ class Learner:
         self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
-        self.phases = rule.phases(cfg)
+        self.phases = list(rule.phases(cfg))
         self.updates = 0
-        self.last_update_inputs: tuple[Batch, Any] | None = None  # of run: batch and draws, valid until the next update
-        self._update = ENGINES[engine].create(rule, self.agent, cfg, self.coefficients)
-        self._graphs: Graphs | None = None
-        self._source: Any = source  # None if only update is called
-        self._staged: Staged | None = None
-        if source is not None and source.device.type != torch.device(device).type:
-            self._staged = Staged(source, device)
+        self._engine_kind = ENGINES[engine]
+        self.engine = self._engine_kind.create(rule, self.agent, cfg, self.coefficients)
+        if source is not None:  # None if only update is called
+            is_here = source.device.type == torch.device(device).type
+            as_it_is = is_here and (source.capture_safe or not self._engine_kind.records)
+            self.source: Source = source if as_it_is else Staged(source, device)
         self._draws = rule.draws(spec, cfg)  # shapes, or None
         self._streams: dict[str, Streams] = {}
         for name, shape in self._draws._asdict().items():
@@ -61,64 +59,39 @@ class Learner:
         """Updates until the next one whose trace is complete, that one included."""
         return len(self.phases) - self.updates % len(self.phases)
 
+    @property
+    def last_update_inputs(self) -> tuple[Batch, Any]:
+        """Batch and draws of the newest update of run, valid until the next one."""
+        return self.engine.inputs
+
+    def prepare(self) -> None:
+        """Lets the engine compile and record what run will do; nothing is learned by it."""
+        if not self._engine_kind.records:
+            return
+        state, source_state = self.state(), self.source.state()
+        self.engine.prepare(self.phases, self.source, self.draw)
+        self.restore(state)
+        self.source.restore(source_state)
+
     def run(self, n: int) -> Any:
         """Performs n >= 1 updates, each on a new batch of the source, and returns the trace of the last one."""
         end = self.updates + n
         while self.updates < end:
-            trace = self._update_once() if self._graphs is None else self._launch(self._graphs, end - self.updates)
+            until_operation = (operation.every - self.updates % operation.every for operation in self.rule.periodic)
+            count = min(end - self.updates, *until_operation) if self.rule.periodic else n
+            phases = [self.phases[number % len(self.phases)] for number in range(self.updates, self.updates + count)]
+            trace = self.engine.run(phases, self.source, self.draw)
+            self.updates += count
             for operation in self.rule.periodic:
                 if self.updates % operation.every == 0:
                     operation.run(self.agent, self.cfg)
         return trace
 
-    def _update_once(self) -> Any:
-        batch = self._source.sample() if self._staged is None else self._staged.refill()
-        self.last_update_inputs = batch, self.draw()
-        trace = self.update(*self.last_update_inputs)
-        self._source.feedback(batch.index, trace.td)
-        return trace
-
-    def _launch(self, graphs: Graphs, most: int) -> Any:
-        """Replays one update, or a block of at most so many."""
-        if self._staged is not None:
-            self._staged.refill()
-        periods = [operation.every for operation in self.rule.periodic]
-        phase = self.phases[self.updates % len(self.phases)]
-        length = launch_length(self.updates, most, len(self.phases), periods, graphs.block)
-        self.updates += length
-        batch, draws, trace = graphs.launch(length, phase)
-        self.last_update_inputs = batch, draws
-        if self._staged is not None:
-            self._source.feedback(self._staged.batch.index, trace.td)
-        return trace
-
-    def record(self) -> None:
-        """Records CUDA graphs for run to replay: of sampling and feedback, too, if the source can be recorded."""
-        source = self._source
-        if not source.capture_safe and self._staged is None:
-            self._staged = Staged(source, source.device)
-        torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
-        state, source_state = self.state(), source.state()
-        staged = self._staged
-        sample = source.sample if staged is None else lambda: staged.batch
-        drawn = compiled_if_possible(lambda: (sample(), self.draw()))
-
-        def step(phase: Hashable) -> tuple[Batch, Any, Any]:
-            batch, draws = drawn()
-            trace = self._update(batch, draws, phase)
-            if staged is None:
-                source.feedback(batch.index, trace.td)
-            return batch, draws, trace
-
-        self._graphs = Graphs(step, self.phases, blocks=staged is None)
-        self.restore(state)
-        source.restore(source_state)
-
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without periodic operations."""
         phase = self.phases[self.updates % len(self.phases)]
         self.updates += 1
-        return self._update(batch, draws, phase)
+        return self.engine.update(batch, draws, phase)
 
     def draw(self) -> Any:
         names, streams = self._draws._fields, self._streams
@@ -169,20 +142,3 @@ class Learner:
             if tensor.is_floating_point() and tensor.ndim  # Adam's step count is a scalar
         }
         return [(name, member) for name, fine in finite.items() for member in range(self.members) if not fine[member]]
-
-
-def named_tensors(agent: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors of an agent that updates change in place, by the names of its fields."""
-    for name, value in named_fields(agent):
-        if isinstance(value, Stack):
-            yield name, value.flat
-        elif not hasattr(value, "_asdict"):
-            yield name, value
-
-
-def named_fields(agent: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the fields of an agent, and after one that is a NamedTuple its fields, by their names in checkpoints."""
-    for name, value in agent._asdict().items():
-        yield f"{prefix}{name}", value
-        if hasattr(value, "_asdict"):
-            yield from named_fields(value, f"{prefix}{name}_")

@@ -5,8 +5,10 @@ Layers are views of one flat tensor (K, P): Adam and Polyak are a few operations
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -28,10 +30,22 @@ class Stack:
 
     def __init__(self, architecture: Architecture, flat: Tensor) -> None:
         self.architecture = architecture
-        self.flat = flat  # (K, P)
         self.members = len(flat)
-        self.parameters: list[Tensor] = [view.detach().requires_grad_() for view in architecture.parameters(flat)]
         self._ops = OPERATIONS._replace(activate=ACTIVATIONS[architecture.activation])
+        self._view(flat)
+
+    def _view(self, flat: Tensor) -> None:
+        self.flat = flat  # (K, P)
+        self.parameters: list[Tensor] = [view.detach().requires_grad_() for view in self.architecture.parameters(flat)]
+
+    def over(self, flat: Tensor) -> Self:
+        """The same networks with other parameters."""
+        other = copy(self)
+        other._view(flat)
+        return other
+
+    def copy(self) -> Self:
+        return self.over(self.flat.clone())
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d flat, (K, P); no other network's gradient is touched."""
@@ -57,18 +71,15 @@ class Actor(Stack):
     def __call__(self, s: Tensor) -> Tensor:
         return self.forward(s).tanh()
 
-    def copy(self) -> Actor:
-        return Actor(self.architecture, self.flat.clone())
-
 
 class ImageActor(Actor):
     """An actor that begins with the encoder of its images; both are views of one flat tensor."""
 
-    def __init__(self, architecture: Architecture, flat: Tensor) -> None:
-        super().__init__(architecture, flat)
-        convolutions = architecture.convolutions
+    def _view(self, flat: Tensor) -> None:
+        super()._view(flat)
+        convolutions = self.architecture.convolutions
         self.encoder = Stack(convolutions, flat[:, : convolutions.size])
-        self.actor = Actor(architecture._replace(encoded=True), flat[:, convolutions.size :])
+        self.actor = Actor(self.architecture._replace(encoded=True), flat[:, convolutions.size :])
 
     def encode(self, s: Tensor) -> Tensor:
         """s (M, B, observation_width), uint8 -> what actors and critics see of it, (M, B, outputs and vector)."""
@@ -104,9 +115,6 @@ class Critic(Stack):
         """Returns the first critic's values, (M, B): what the actor of the paper maximises."""
         return self.value(self.forward(torch.cat([s, a], dim=-1), every=self._critics))
 
-    def copy(self) -> Critic:
-        return Critic(self.architecture, self.flat.clone(), self.members, self.value)
-
 
 def initial(architecture: Architecture, seeds: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Draws initial parameters, one network per seed: flat (K, P). On the CPU, so that devices agree."""
@@ -120,6 +128,35 @@ def initial(architecture: Architecture, seeds: Sequence[int], dtype: torch.dtype
             else:
                 values.fill_(start)
     return flat
+
+
+def named_tensors(agent: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors of an agent that updates change in place, by the names of its fields."""
+    for name, value in named_fields(agent):
+        if isinstance(value, Stack):
+            yield name, value.flat
+        elif not hasattr(value, "_asdict"):
+            yield name, value
+
+
+def named_fields(agent: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the fields of an agent, and after one that is a NamedTuple its fields, by their names in checkpoints."""
+    for name, value in agent._asdict().items():
+        yield f"{prefix}{name}", value
+        if hasattr(value, "_asdict"):
+            yield from named_fields(value, f"{prefix}{name}_")
+
+
+def with_tensors(agent: Any, tensors: Iterable[Tensor]) -> Any:
+    """The same agent with other tensors, in the order of named_tensors."""
+    rest = iter(tensors)
+
+    def part(value: Any) -> Any:
+        if hasattr(value, "_asdict"):
+            return type(value)(*map(part, value))
+        return value.over(next(rest)) if isinstance(value, Stack) else next(rest)
+
+    return part(agent)
 
 
 def layers_of(architecture: Architecture, flat: Tensor) -> list[tuple[Tensor, Tensor]]:

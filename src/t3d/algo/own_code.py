@@ -14,8 +14,8 @@ from torch import Tensor
 from t3d.algo.adam import AdamState
 from t3d.algo.coefficients import for_members
 from t3d.algo.engines.verify import FixedBatch, random_batch
-from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.networks import ImageActor, Stack, initial
+from t3d.algo.learner import Learner
+from t3d.algo.networks import ImageActor, Stack, initial, named_tensors
 from t3d.algo.rules import Rule, coefficients_of_members
 from t3d.config import Config, TD3Config
 from t3d.config.fields import known_settings, settings_where

@@ -19,7 +19,7 @@ from t3d.store.folder import versions
 PIPED_WIDTH = 140
 COLUMNS = ("what", "engine", "device", "threads", "batch", "hidden", "seeds", "critics")
 Engine = Literal[
-    "oracle", "eager", "fused", "capture", "graph", "floor", "fused@local:1", "graph@local:1", "graph@local:4", "sb3"
+    "oracle", "eager", "fused", "capture", "floor", "fused@local:1", "capture@local:1", "capture@local:4", "sb3"
 ]
 
 

@@ -32,11 +32,11 @@ from t3d.run.placement import resolve, set_tf32_for_process
 
 UPDATE_ENGINES = {
     "cpu": ["oracle", "eager", "fused", "floor"],
-    "cuda": ["oracle", "eager", "graph", "capture", "floor"],
+    "cuda": ["oracle", "eager", "capture", "floor"],
 }
 TRAIN_ENGINES = {
     "cpu": ["eager", "fused", "fused@local:1", "sb3"],
-    "cuda": ["eager", "graph", "graph@local:1", "graph@local:4", "sb3"],
+    "cuda": ["eager", "capture", "capture@local:1", "capture@local:4", "sb3"],
 }
 
 NEVER = 10**12

@@ -102,7 +102,7 @@ def _runner(engine: str, case: Case) -> Run:
         columns = batch.s, batch.a, batch.r.unsqueeze(-1), batch.s2, batch.terminated.unsqueeze(-1), noise
         return repeated(*(partial(oracle.update, *part) for oracle, *part in zip(oracles, *columns, strict=True)))
     seeds = tuple(range(case.seeds))
-    if not ENGINES[engine].is_recorded:
+    if not ENGINES[engine].records:
         learner = Learner(HALF_CHEETAH, case.cfg, seeds, case.device, engine=engine)
         draws = learner.draw()
         return repeated(lambda: learner.update(batch, draws))
@@ -111,7 +111,7 @@ def _runner(engine: str, case: Case) -> Run:
     memory.replay.rows.uniform_(-1, 1)
     memory.replay.set_added([REPLAY_ROWS] * case.seeds)
     learner = Learner(HALF_CHEETAH, case.cfg, seeds, case.device, engine=engine, source=memory)
-    learner.record()
+    learner.prepare()
     return learner.run
 
 

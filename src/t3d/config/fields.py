@@ -14,7 +14,6 @@ import numpy as np
 from t3d.errors import UserError
 
 MOST_BITS_SHOWN = 1024  # Python refuses to write integers of more than 4,300 digits
-HAND_WRITTEN = ("fused", "graph")  # engines that compute only what someone derived
 IN_WORDS = {
     int: "an integer",
     float: "a number",
@@ -38,7 +37,7 @@ class About(TypedDict, total=False):
     sweep: bool  # whether the members of a run may differ in it
     no_effect_without: str  # another setting of its section: where that is 0, this one changes nothing
     optional: bool  # whether a rule of the user's own may take no notice of it; a run that sets it is refused then
-    computed_by: tuple[str, ...]  # hand-written engines that compute other values than the default; else all of them
+    fused: bool  # False: the engine fused, whose gradients someone derived, computes its default only
     # What a resume may do; it must leave settings without this as they were. ignored: say otherwise, to no effect;
     # changed: change it; edited: change it in config.toml only; moved: name the same file in another folder.
     resume: Literal["ignored", "changed", "edited", "moved"]

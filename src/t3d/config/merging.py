@@ -43,6 +43,7 @@ THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, i
     "total_steps": "max_timesteps total_timesteps",
     "updates_per_step": "gradient_steps train_freq",
 }
+FORMER_VALUES = {("engine", "graph"): "capture"}  # in files of older versions
 OTHER_NAMES = {name: ours.split() for ours, theirs in THEIR_NAMES.items() for name in theirs.split()}
 
 
@@ -59,7 +60,7 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
             raise UserError(f"{name} {known_as}" if ours else f"unknown key {name}{did_you_mean(str(key), hints)}")
         current = getattr(base, key)
         if not isinstance(current, Section):
-            changes[key] = value
+            changes[key] = FORMER_VALUES.get((name, value), value) if isinstance(value, str) else value
         elif isinstance(value, Mapping):
             changes[key] = merge(current, value, prefix=f"{name}.")
         else:

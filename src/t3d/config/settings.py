@@ -168,10 +168,10 @@ class Config(Section):
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
     rule: str = setting("td3", resume="moved")
     """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
-    engine: Literal["auto", "eager", "fused", "graph", "capture"] = setting(
+    engine: Literal["auto", "eager", "fused", "capture"] = setting(
         "auto", resume="ignored", left_to_machine=True, learning=False, in_heading=True
     )
-    """auto: the fastest that computes this; fused, eager: CPU; graph (written for TD3), capture (any), eager: GPU."""
+    """auto: the fastest that computes this: fused (CPU, TD3), capture (GPU), eager (both)."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products and convolutions to 10 bits (TF32): faster, less precise."""
     record_every: int = setting(0, between=(0, 10**9), resume="changed", learning=False)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config, Member, TD3Config, merge
 from t3d.config.sweeps import noun

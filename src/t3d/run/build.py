@@ -18,7 +18,6 @@ from t3d.actors.inline import InlineCollector, InlineEvaluator
 from t3d.actors.local import LocalCollector
 from t3d.actors.protocols import Collector, Evaluator
 from t3d.actors.supervisor import WorkerLog, for_workers
-from t3d.algo.engines import ENGINES
 from t3d.algo.learner import Learner
 from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import coefficients_of_members, rule_of
@@ -131,8 +130,7 @@ def assemble(
     with surroundings.for_updates(builds=True):
         parts, about_learning = _parts(cfg, world, replay_on)
         restored = parts.restore(loaded, requests.stop) if loaded else []
-        if ENGINES[parts.cfg.engine].is_recorded:
-            parts.learner.record()
+        parts.learner.prepare()
     folder = _open_folder(parts, opened, path, loaded, requested)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from t3d import measure
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.config import TD3Config
 from t3d.events import Diagnosed, Event, finite
 from t3d.measure import NO_RETURNS, gradient, networks, norms
@@ -56,7 +57,6 @@ class Diagnostics:
 
     def _of_batch(self, trace: Any) -> Metrics:
         learner, memory = self.parts.learner, self.parts.memory
-        assert learner.last_update_inputs is not None  # noqa: S101 (an update came before)
         batch, _ = learner.last_update_inputs
         pi = getattr(trace, "pi", None)
         if pi is None or pi.shape != batch.a.shape:
@@ -85,7 +85,6 @@ class Diagnostics:
     def _of_networks(self, copy: AgentCopy) -> Metrics:
         """What the newest update would do to the agent now."""
         learner, members = self.parts.learner, self.parts.learner.members
-        assert learner.last_update_inputs is not None  # noqa: S101 (an update came before)
         copy.update(*learner.last_update_inputs, learner.cfg)
         before, after = measure.first_moments(learner.agent), measure.first_moments(copy.agent)
         gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}

@@ -1,88 +1,163 @@
-"""CUDA graphs of sampling, draws and updates: Python needs longer to launch a kernel than most of an update's take.
+"""The CUDA engine: any rule's update as it stands, compiled and recorded with its sampling, draws and feedback.
 
-Any update can be recorded that performs the same operations on the same tensors each time and never waits for the GPU.
+Why it exists: Python needs longer to launch a kernel than most of an update's take, and autograd's kernels could be
+fewer. The update is traced together with its gradients, operation by operation, so that Inductor can fuse these; CUDA
+graphs then launch several updates at once. Any update can be recorded that performs the same operations on the same
+tensors each time and never waits for the GPU. Every run compares it with the readable update first (verify.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import importlib.util
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from t3d.types import Batch, Source
+from t3d.algo.engines.in_turn import Draw, InTurn, Update
+from t3d.algo.networks import named_tensors, with_tensors
+from t3d.types import Batch, Source, State
 
 CYCLES_PER_BLOCK = 4  # through all phases; chosen: a launch then takes the GPU longer than Python
 LONGEST_BLOCK = 64  # updates; chosen: a longer graph takes long to record and saves nothing
 WARM_UP_CALLS = 2
 
-Step = Callable[[Hashable], Any]  # samples, draws and performs the update of a phase; returns tensors to be kept
+# By the phases in it; and what its last step returns, which is valid until the next launch of any.
+Graphs = dict[tuple[Hashable, ...], tuple[torch.cuda.CUDAGraph, Any]]
 
 
-class Graphs:
-    """Recorded updates: one of each phase, and a block of several cycles through all phases."""
+class Capture(InTurn):
+    """Performs updates one after the other until `prepare` has recorded them: each phase, and blocks of all phases."""
 
-    def __init__(self, step: Step, phases: Sequence[Hashable], *, blocks: bool) -> None:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # as autograd requires for what is recorded later
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for phase in list(dict.fromkeys(phases)) * WARM_UP_CALLS:  # which compile, and allocate memory
-                step(phase)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.block = block_length(phases) if blocks else 0
-        self._singles = {phase: _recorded(step, [phase]) for phase in dict.fromkeys(phases)}
-        self._block = _recorded(step, list(phases) * CYCLES_PER_BLOCK) if self.block else None
+    def __init__(self, rule: Any, agent: Any, cfg: Any, coefficients: Any) -> None:
+        super().__init__(compiled(rule, agent, cfg, coefficients))
+        self._graphs: Graphs = {}
 
-    def launch(self, length: int, phase: Hashable) -> Any:
-        """Performs a block, or one update of a phase; what the last step returned is valid until the next launch."""
-        graph, result = self._block if self._block is not None and length == self.block else self._singles[phase]
-        graph.replay()
-        return result
+    def prepare(self, cycle: Sequence[Hashable], source: Source, draw: Draw) -> None:
+        torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
+        staged = None if source.capture_safe else source.sample()  # always in the same memory
+        drawn = compiled_if_possible(lambda: (source.sample() if staged is None else staged, draw()))
+
+        def step(phase: Hashable) -> Any:
+            batch, draws = drawn()
+            trace = self.update(batch, draws, phase)
+            if staged is None:
+                source.feedback(batch.index, trace.td)
+            return (batch, draws), trace
+
+        singles, block = [(phase,) for phase in dict.fromkeys(cycle)], block_of(cycle, source)
+        self._graphs = recorded(step, [*singles, block] if block else singles)
+
+    def run(self, phases: Sequence[Hashable], source: Source, draw: Draw) -> Any:
+        if not self._graphs:
+            return super().run(phases, source, draw)
+        for launch in launches(phases, max(self._graphs, key=len)):
+            if not source.capture_safe:
+                source.sample()
+            graph, (self.inputs, trace) = self._graphs[launch]
+            graph.replay()
+            if not source.capture_safe:
+                source.feedback(self.inputs[0].index, trace.td)
+        return trace
 
 
-def _recorded(step: Step, phases: Sequence[Hashable]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for phase in phases:
-            result = step(phase)
-    return graph, result
+def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles the function; returns it unchanged without Triton, which Inductor needs to compile for a GPU."""
+    return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 
-def block_length(phases: Sequence[Hashable]) -> int:
-    """Updates in a block; 0, for none, if they were too many."""
-    length = CYCLES_PER_BLOCK * len(phases)
-    return length if length <= LONGEST_BLOCK else 0
+def compiled(rule: Any, agent: Any, cfg: Any, coefficients: Any) -> Update:
+    """A rule's update on this agent, compiled when it is first called in a phase with a batch of a size."""
+    tensors = [tensor for _, tensor in named_tensors(agent)]
+    moving = {name: value for name, value in coefficients._asdict().items() if isinstance(value, Tensor)}
+    programs: dict[Any, Callable[..., Any]] = {}
+    kinds: dict[Any, Any] = {}
+
+    def update(batch: Batch, draws: Any, phase: Hashable) -> Any:
+        def flat(tensors: Sequence[Tensor], moving: dict[str, Tensor], batch_: Any, draws_: Any) -> tuple[Any, ...]:
+            numbers = coefficients._replace(**moving)
+            inputs = Batch(*batch_), type(draws)(*draws_)
+            trace = rule.update(with_tensors(agent, tensors), *inputs, cfg, numbers, phase)
+            kinds[phase] = type(trace)
+            return tuple(trace)
+
+        key, inputs = (phase, batch.s.shape), (list(batch), list(draws))
+        if key not in programs:
+            from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415 (takes a second, and CPUs need none)
+
+            copies = [tensor.clone() for tensor in tensors]
+            programs[key] = compiled_if_possible(make_fx(flat, FUSED_WITH_NEIGHBOURS)(copies, moving, *inputs))
+        with torch.no_grad():  # the gradients are among the operations
+            return kinds[phase](*programs[key](tensors, moving, *inputs))
+
+    return update
 
 
-def launch_length(updates: int, most: int, cycle: int, periods: Sequence[int], block: int) -> int:
-    """How many updates to launch at once after so many: a block where it fits, otherwise one.
+def _product_and_bias(bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return beta * bias + alpha * torch.bmm(x, weight)
 
-    A block begins a cycle of phases, and ends before `most` and before a periodic operation would come too late.
-    """
-    until_operation = min((period - updates % period for period in periods), default=most)
-    fits = 0 < block <= min(most, until_operation) and updates % cycle == 0
-    return block if fits else 1
+
+# Adding a bias becomes an operation of its own, which Inductor fuses with what follows, e.g. an activation.
+FUSED_WITH_NEIGHBOURS: Any = {torch.ops.aten.baddbmm.default: _product_and_bias}
+
+
+def recorded(step: Callable[[Hashable], Any], blocks: Sequence[tuple[Hashable, ...]]) -> Graphs:
+    """Records each block of steps as one CUDA graph."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # as autograd requires for what is recorded later
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for phase in list(dict.fromkeys(chain(*blocks))) * WARM_UP_CALLS:  # which compile, and allocate memory
+            step(phase)
+    torch.cuda.current_stream().wait_stream(stream)
+    graphs: Graphs = {}
+    for phases in blocks:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for phase in phases:
+                result = step(phase)
+        graphs[phases] = graph, result
+    return graphs
+
+
+def block_of(cycle: Sequence[Hashable], source: Source) -> tuple[Hashable, ...]:
+    """The phases of a block of several cycles; none if they were too many, or each batch comes from outside."""
+    block = tuple(cycle) * CYCLES_PER_BLOCK
+    return block if source.capture_safe and len(block) <= LONGEST_BLOCK else ()
+
+
+def launches(phases: Sequence[Hashable], block: Sequence[Hashable]) -> Iterator[tuple[Hashable, ...]]:
+    """Splits updates into launches: blocks where these phases follow each other, otherwise one by one."""
+    start = 0
+    while start < len(phases):
+        several = tuple(phases[start : start + len(block)])
+        launch = several if several and several == block else (phases[start],)
+        yield launch
+        start += len(launch)
 
 
 class Staged:
-    """Batches of a source that a graph cannot sample from itself, on another device or drawn by the host.
+    """A source whose batches are copied to where they are learned from, always into the same memory.
 
     From host memory two pinned copies alternate: the next batch is gathered while the last is still being copied.
     """
 
+    capture_safe = False
+
     def __init__(self, source: Source, device: torch.device | str) -> None:
-        self._source = source
+        self._source, self.device = source, torch.device(device)
         state, first = source.state(), source.sample()
         source.restore(state)
         self.batch = Batch(*(part.to(device, copy=True) for part in first))
         self._turn = 0
         self._pinned: list[Batch] = []
-        if source.device.type == "cpu" and torch.device(device).type == "cuda":
+        if source.device.type == "cpu" and self.device.type == "cuda":
             self._pinned = [Batch(*(torch.empty_like(part, pin_memory=True) for part in first)) for _ in range(2)]
             self._copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
 
-    def refill(self) -> Batch:
-        """Copies the next batch to the device, asynchronously from host memory to a GPU; returns it."""
+    def sample(self) -> Batch:
+        """Copies the next batch to the device, asynchronously from host memory to a GPU."""
         sampled = self._source.sample()
         if not self._pinned:
             for target, part in zip(self.batch, sampled, strict=True):
@@ -96,3 +171,12 @@ class Staged:
             target.copy_(waiting, non_blocking=True)
         copied.record()
         return self.batch
+
+    def feedback(self, index: Tensor, td: Tensor) -> None:
+        self._source.feedback(index, td)
+
+    def state(self) -> State:
+        return self._source.state()
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from t3d.algo.adam import AdamState
-from t3d.algo.engines import ENGINES
 from t3d.algo.engines.capture import CYCLES_PER_BLOCK
-from t3d.algo.learner import Learner, named_tensors
-from t3d.algo.networks import Actor
+from t3d.algo.learner import Learner
+from t3d.algo.networks import Actor, named_tensors
 from t3d.algo.rules import TD3, Rule
 from t3d.config import TD3Config
 from t3d.policy.spec import Spec
@@ -88,8 +87,7 @@ def mismatch(
                     if isinstance(value, Actor) and name.endswith("_target"):
                         value.flat.mul_(4)  # so that actions reach their bounds, and targets visibly move
             before = {name: tensor.clone() for name, tensor in named_tensors(truth.agent)}
-            if ENGINES[engine].is_recorded:
-                candidate.record()
+            candidate.prepare()
             cycle = len(truth.phases)
             expected, given = ({**learner.run(cycle)._asdict(), **_moments(learner)} for learner in (truth, candidate))
             doubt = _different_steps(expected, given)

@@ -1,4 +1,4 @@
-"""The CUDA engine on a GPU: recorded, staged, published; test_graph_update.py has what needs none."""
+"""The CUDA engine in runs on a GPU: recorded, staged, published."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from torch.profiler import ProfilerActivity, profile
 
 import helpers
 import t3d
-from t3d.algo.engines import ENGINES, graph
+from t3d.algo.critics import OBJECTIVES
+from t3d.algo.engines import ENGINES, capture
 from t3d.algo.engines.verify import mismatch
-from t3d.algo.learner import Learner, named_tensors
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.config import Config, ReplayConfig, TD3Config
 from t3d.config.presets import PRESETS
 from t3d.data.memory import Memory
@@ -44,23 +46,23 @@ def on_gpu(engine: str, seeds: range, cfg: TD3Config, n_step: int = 1) -> tuple[
     replay.set_added([1000] * len(seeds))
     replay.links.add(*((member, origins, 1000) for member in range(len(seeds))))
     learner = Learner(spec, cfg, seeds, "cuda", engine=engine, source=memory)
-    if ENGINES[engine].is_recorded:
-        learner.record()
+    if ENGINES[engine].records:
+        learner.prepare()
     return learner, memory
 
 
 @GPU
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("policy_delay", [1, 2, 3])
-@pytest.mark.parametrize(("engine", "n_step"), [("graph", 1), ("capture", 1), ("graph", 3)])
+@pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("preset", ["default", "plus"])
 def test_graphs_make_the_same_updates_in_any_number_and_phase(
-    preset: str, engine: str, n_step: int, members: int, policy_delay: int
+    preset: str, n_step: int, members: int, policy_delay: int
 ) -> None:
     small: dict[str, Any] = {"batch_size": 32, "actor_hidden": (32, 32), "critic_hidden": (32, 32)}
     cfg = replace(t3d.preset(preset).td3, policy_delay=policy_delay, **small)
     (eager, memory), (graph_learner, graph_memory) = (
-        on_gpu(name, range(members), cfg, n_step) for name in ("eager", engine)
+        on_gpu(name, range(members), cfg, n_step) for name in ("eager", "capture")
     )
     assert graph_learner.updates == 0
     for name, value in numbers_of(eager).items():
@@ -81,44 +83,39 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(
 
 @GPU
 @pytest.mark.parametrize("preset", ["default", "plus"])
-def test_the_proof_passes_for_graph_and_sees_a_wrong_one(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proof_passes_and_sees_what_is_compiled_wrongly(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, cfg = helpers.make_spec(17, 6), t3d.preset(preset).td3
-    assert mismatch("graph", spec, cfg, range(2), "cuda") == ""
-    hidden = graph.HIDDEN[cfg.critic_network]
-
-    def wrong(*arguments: torch.Tensor) -> list[torch.Tensor]:
-        return [torch.zeros_like(one) for one in hidden.backward(*arguments)]
-
-    monkeypatch.setitem(graph.HIDDEN, cfg.critic_network, hidden._replace(backward=wrong))
-    assert "from eager's" in mismatch("graph", spec, replace(cfg, batch_size=64), (0,), "cuda")
+    assert mismatch("capture", spec, cfg, range(2), "cuda") == ""
+    wrong = {torch.ops.aten.baddbmm.default: lambda bias, x, weight: torch.bmm(x, weight) + 1.5 * bias}
+    monkeypatch.setattr(capture, "FUSED_WITH_NEIGHBOURS", wrong)
+    assert "from eager's" in mismatch("capture", spec, replace(cfg, batch_size=64), (0,), "cuda")
 
 
 @GPU
-@pytest.mark.parametrize("objective", graph.OBJECTIVES)
-@pytest.mark.parametrize("critic", graph.HIDDEN)
-@pytest.mark.parametrize("actor", graph.HIDDEN)
-def test_the_proof_passes_for_every_network_and_objective(actor: str, critic: str, objective: Any) -> None:
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(("actor", "critic"), [("mlp", "layer_norm"), ("layer_norm", "mlp"), ("residual", "residual")])
+def test_the_proof_passes_for_networks_and_objectives(actor: str, critic: str, objective: Any) -> None:
     cfg = TD3Config(actor_network=actor, critic_network=critic, actor_objective=objective, critics=3, batch_size=64)
-    assert mismatch("graph", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
+    assert mismatch("capture", helpers.make_spec(17, 6), cfg, range(2), "cuda") == ""
 
 
 @GPU
 @pytest.mark.parametrize("preset", ["default", "plus"])
-def test_a_run_on_the_gpu_picks_graph_and_goes_on_after_a_stop(tmp_path: Path, preset: str) -> None:
+def test_a_run_on_the_gpu_picks_capture_and_goes_on_after_a_stop(tmp_path: Path, preset: str) -> None:
     changes = PRESETS[preset].changes.get("td3", {})
     cfg = helpers.small_config(device="cuda", seeds=[0, 1], td3=changes, run={"root": str(tmp_path), "name": "gpu"})
     for event in t3d.train(cfg):
         if event.step >= 200:
             break
     events = list(t3d.resume(tmp_path / "gpu"))
-    assert isinstance(events[0], Resumed) and events[0].config["engine"] == "graph" and events[0].notes == []
+    assert isinstance(events[0], Resumed) and events[0].config["engine"] == "capture" and events[0].notes == []
     assert isinstance(events[-1], End) and (events[-1].updates, events[-1].reason) == (200, "finished")
 
 
 @GPU
 def test_no_synchronisation_in_steady_state() -> None:
     cfg = TD3Config()
-    learner, _ = on_gpu("graph", range(2), cfg)
+    learner, _ = on_gpu("capture", range(2), cfg)
     learner.run(16)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")  # whatever waits for the GPU raises
@@ -139,13 +136,13 @@ def test_a_replay_in_host_memory_gives_the_same_updates(monkeypatch: pytest.Monk
     cfg = helpers.small_config(device="cuda", seeds=[0, 1], td3={"batch_size": 64}, total_steps=1000)
     spec, rng, learned = helpers.make_spec(), np.random.default_rng(0), []
     s, a = rng.normal(size=(500, 5)).astype(np.float32), rng.uniform(-1, 1, (500, 3)).astype(np.float32)
-    for engine in ("eager", "graph"):
+    for engine in ("eager", "capture"):
         memory = Memory(spec, cfg, "cpu")
         for member in (0, 1):
             memory.add(helpers.rollout_of(member, s, a, s[:, 0], s + 1, s[:, 1] > 1))
         learner = Learner(spec, cfg.td3, cfg.seeds, "cuda", engine=engine, source=memory)
-        if engine == "graph":
-            learner.record()
+        if engine == "capture":
+            learner.prepare()
         for n in (1, 6, 13):
             steps = learner.run(n)
         assert memory.device.type == "cpu" and steps.q.device.type == "cuda" and learner.updates == 20
@@ -168,7 +165,7 @@ class Listener:
 @GPU
 def test_policies_leave_the_gpu_whole_and_one_call_late() -> None:
     cfg = helpers.small_config(device="cuda", seeds=[0, 1], total_steps=1000)
-    learner, _ = on_gpu("graph", range(2), cfg.td3)
+    learner, _ = on_gpu("capture", range(2), cfg.td3)
     listener = Listener()
     memory = Memory(helpers.make_spec(), cfg, "cuda")
     publisher = PipelinedPublisher(learner, memory, listener)  # type: ignore[arg-type]  # only what it needs
