@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -159,6 +159,17 @@ def caught(monkeypatch: pytest.MonkeyPatch, kind: type[Part_]) -> list[Part_]:
 
     monkeypatch.setattr(f"t3d.run.build.{kind.__name__}", catch)
     return made
+
+
+def replace_updates(monkeypatch: pytest.MonkeyPatch, update: Callable[[Learner, int], Any]) -> None:
+    """Has runs make their updates one by one, by a method that replaces Learner.run."""
+
+    def one_by_one(learner: Learner, n: int) -> Any:
+        for _ in range(n):
+            trace = update(learner, 1)
+        return trace
+
+    monkeypatch.setattr(Learner, "run", one_by_one)
 
 
 def all_finite(learner: Learner) -> bool:

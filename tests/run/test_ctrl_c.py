@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import helpers
 import t3d
 from run_folders import assert_equal, events_of
 from t3d.algo.learner import Learner
@@ -39,7 +40,7 @@ def press_ctrl_c() -> None:
 def test_ctrl_c_while_the_run_works_is_saved_to_the_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    world, update = Failing, Learner.update
+    world, update = Failing, Learner.run
     if where == "environment":
         world = failing((5, 3), press_ctrl_c)
     if where == "evaluation":
@@ -57,7 +58,7 @@ def test_ctrl_c_while_the_run_works_is_saved_to_the_last_bit(
         return update(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Learner, "update", pressed)
+        helpers.replace_updates(patched, pressed)
         with pytest.raises(KeyboardInterrupt) as caught:
             list(t3d.train(small(tmp_path, "run"), make_env=world))
     run = tmp_path / "run"  # another program can make only what it can import
@@ -122,7 +123,7 @@ def test_ctrl_c_while_the_run_saves_itself(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("python_listens")
 def test_ctrl_c_with_two_runs_in_one_program_saves_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Learner.update
+    update = Learner.run
 
     def pressed(self: Learner, *arguments: Any) -> Any:
         if self.updates == 31:
@@ -132,7 +133,7 @@ def test_ctrl_c_with_two_runs_in_one_program_saves_both(tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         for event in t3d.train(small(tmp_path, "outer"), make_env=Failing):
             if event.step >= 40:
-                monkeypatch.setattr(Learner, "update", pressed)
+                helpers.replace_updates(monkeypatch, pressed)
                 list(t3d.train(small(tmp_path, "inner"), make_env=Failing))
     for name in ("outer", "inner"):
         end = events_of(tmp_path / name)[-1]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import helpers
 import t3d
 from run_folders import assert_equal, events_of
 from t3d.algo.learner import Learner
@@ -177,7 +178,7 @@ def test_an_error_of_our_own_in_the_middle_of_an_update_keeps_the_last_checkpoin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is half changed must not be saved."""
-    update = Learner.update
+    update = Learner.run
 
     def broken(self: Learner, *arguments: Any) -> Any:
         if self.updates == 61:
@@ -186,7 +187,7 @@ def test_an_error_of_our_own_in_the_middle_of_an_update_keeps_the_last_checkpoin
 
     cfg = small(tmp_path, "run", checkpoint={"every_steps": 150})
     with monkeypatch.context() as patched:
-        patched.setattr(Learner, "update", broken)
+        helpers.replace_updates(patched, broken)
         with pytest.raises(MemoryError) as caught:
             list(t3d.train(cfg, make_env=Failing))
     assert "last good checkpoint is of step 150" in caught.value.__notes__[0]

@@ -119,7 +119,7 @@ def test_torch_has_the_callers_settings_between_events_and_after_the_run(tmp_pat
 
 def test_two_runs_in_turns_keep_their_own_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[int, set[int]] = {1: set(), 2: set()}
-    update = Learner.update
+    update = Learner.run
 
     def watched(self: Learner, *arguments: Any) -> Any:
         seen[self.cfg.batch_size].add(torch.get_num_threads())
@@ -127,7 +127,7 @@ def test_two_runs_in_turns_keep_their_own_threads(tmp_path: Path, monkeypatch: p
 
     cfgs = [small(tmp_path, str(n), threads=n, engine="eager", td3={"batch_size": n}) for n in (1, 2)]
     runs = [t3d.train(cfg, make_env=Failing) for cfg in cfgs]
-    monkeypatch.setattr(Learner, "update", watched)
+    helpers.replace_updates(monkeypatch, watched)
     for _ in zip(*runs, strict=False):
         pass
     assert seen == {1: {1}, 2: {2}}

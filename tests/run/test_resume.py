@@ -211,7 +211,7 @@ def test_an_evaluation_that_was_broken_off_is_made_again(
 
 
 def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, update = threading.Event(), Learner.update
+    stop, update = threading.Event(), Learner.run
 
     def update_and_stop(self: Learner, *arguments: Any) -> Any:
         if self.updates == 37:
@@ -221,7 +221,7 @@ def test_a_stop_in_the_middle_of_updates_that_are_due(tmp_path: Path, monkeypatc
     changes = {"updates_per_step": 30.0, "total_steps": 110}
     list(t3d.train(small(tmp_path, "straight", **changes)))
     with monkeypatch.context() as patched:
-        patched.setattr(Learner, "update", update_and_stop)
+        helpers.replace_updates(patched, update_and_stop)
         end = list(t3d.train(small(tmp_path, "broken", **changes), stop=stop))[-1]
     assert isinstance(end, End) and end.updates % 30 != 0, "some of the updates of that step were left"
     list(t3d.resume(tmp_path / "broken"))

@@ -302,7 +302,7 @@ def test_divergence_is_named_stops_the_run_and_spares_the_last_sound_policy(
 
 def test_networks_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where acting does not notice yet, and no report is due."""
-    update = Learner.update
+    update = Learner.run
 
     def spoiled(self: Learner, *arguments: Any) -> Any:
         trace = update(self, *arguments)
@@ -310,7 +310,7 @@ def test_networks_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatc
             self.agent.critic_target.flat[0, 0] = math.nan
         return trace
 
-    monkeypatch.setattr(Learner, "update", spoiled)
+    helpers.replace_updates(monkeypatch, spoiled)
     cfg = helpers.small_config(checkpoint={"every_steps": 1}, log={"every_steps": 10_000}, run={"name": "spoiled"})
     with pytest.raises(Diverged, match="the critic target of seed 0 is not finite at step 150"):
         run(cfg, tmp_path)

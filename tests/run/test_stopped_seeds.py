@@ -40,7 +40,7 @@ def config(tmp_path: Path, name: str, **changes: Any) -> Any:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Spoils a network of the given members after their 50th update."""
-    update = Learner.update
+    update = Learner.run
 
     def poison(network: str, members: list[int]) -> None:
         def spoiled(self: Learner, *arguments: Any) -> Any:
@@ -51,7 +51,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
                     flat[member * len(flat) // self.members, 0] = math.nan
             return trace
 
-        monkeypatch.setattr(Learner, "update", spoiled)
+        helpers.replace_updates(monkeypatch, spoiled)
 
     return poison
 
@@ -156,7 +156,7 @@ def test_a_policy_that_overflows_in_an_evaluation_stops_its_seed_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: str
 ) -> None:
     """Its weights are finite, so that only acting shows it, and the evaluation acts first."""
-    update = Learner.update
+    update = Learner.run
 
     def huge(self: Learner, *arguments: Any) -> Any:
         trace = update(self, *arguments)
@@ -164,7 +164,7 @@ def test_a_policy_that_overflows_in_an_evaluation_stops_its_seed_alone(
             self.agent.actor.flat[1] *= 1e25
         return trace
 
-    monkeypatch.setattr(Learner, "update", huge)
+    helpers.replace_updates(monkeypatch, huge)
     events = list(t3d.train(config(tmp_path, "huge", actors=actors, log={"every_steps": 1000})))
     (stopped,), end = stops(events), events[-1]
     assert stopped.seed == 1 and (actors != "inline" or "the evaluation of seed 1" in stopped.text)

@@ -322,14 +322,14 @@ def test_a_list_refuses_nonsense(straight: Path, tmp_path: Path) -> None:
 def test_a_value_that_diverges_stops_and_everything_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    update = Learner.update
+    update = Learner.run
 
     def spoiled(self: Learner, *arguments: Any) -> Any:
         if self.updates == 20 and self.members == 4:
             self.agent.actor.flat[2, 0] = math.nan
         return update(self, *arguments)
 
-    monkeypatch.setattr(Learner, "update", spoiled)
+    helpers.replace_updates(monkeypatch, spoiled)
     drawn = plotted(monkeypatch)
     events = list(t3d.train(sweeping(tmp_path, "a")))
     stopped, end = next(event for event in events if isinstance(event, SeedStopped)), events[-1]
