@@ -63,6 +63,7 @@ class Server(uvicorn.Server):
             backlog=ACCEPTED_AT_ONCE,
             loop="asyncio",
             lifespan="off",
+            log_config=None,  # which would close every handler of the process
             log_level=logging.CRITICAL,  # what clients send must not fill the terminal; errors of ours print themselves
             access_log=False,
             server_header=False,
