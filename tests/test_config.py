@@ -186,7 +186,7 @@ def test_a_wrong_setting_is_a_sentence(values: dict[str, Any], words: str) -> No
 class MomentumConfig(TD3Config):
     """TD3's settings, and two more that are declared here and nowhere else."""
 
-    momentum: float = setting(0.9, between=(0, 1), sweep=True, optional=True, fused=False, extreme=0.1)
+    momentum: float = setting(0.9, between=(0, 1), sweep=True, optional=True, fused=(0.9,), extreme=0.1)
     """Momentum of the actor."""
     restarts: int = setting(0, between=(0, 9), used_with=("lr_schedule", "cosine"), resume="changed", learning=False)
     """Restarts of the schedule."""

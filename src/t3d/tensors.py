@@ -18,12 +18,18 @@ def sendable(array: NDArray[Any], device: torch.device) -> Tensor:
 
 def send(target: Tensor, values: NDArray[Any]) -> None:
     """Fills a tensor."""
+    if target.device.type == "cpu":
+        target.numpy()[...] = values  # NumPy takes a third of torch's time for a few numbers
+        return
     target.copy_(sendable(values, target.device), non_blocking=True)
 
 
 def send_rows(target: Tensor, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
     """Writes values (K, ...) into different rows (K,) of a tensor."""
     device = target.device
+    if device.type == "cpu":
+        target.numpy()[rows] = values
+        return
     index = sendable(rows, device).to(device, non_blocking=True)
     target.index_copy_(0, index, sendable(values, device).to(device, non_blocking=True))
 

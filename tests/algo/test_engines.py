@@ -117,10 +117,10 @@ MUTATIONS = {
     ".mul_(self.two_over_b)": ".mul_(self.two_over_b).mul_(0.5)",
     ".mul_(batch.discount)": ".mul_(self.cfg.gamma)",
     "torch.mul(td, batch.weight.unsqueeze(1), out=": "torch.mul(td, self.one, out=",
-    "pi=pi.mT, q_pi=q_pi.squeeze(1)": "pi=torch.zeros_like(pi.mT), q_pi=q_pi.squeeze(1)",
+    "pi=pi.mT, q_pi=q_pi": "pi=torch.zeros_like(pi.mT), q_pi=q_pi",
     "torch.sub(self.one, batch.terminated, out=self.y)": "torch.sub(self.one, self.y * 0, out=self.y)",
     "polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)": "pass",
-    "self.a[:, 0].copy_(pi.mT)": "pass",
+    "self.a[:, : self.maximised].copy_(pi.mT.unsqueeze(1))": "pass",
 }
 
 

@@ -100,6 +100,23 @@ def test_fused_is_td3_update(members: int, critics: int, layers: tuple[int, ...]
     assert distance(Fused, cfg, members, updates=4, dtype=torch.float32) < 1e-5
 
 
+NORMED: dict[str, Any] = {"actor_network": "layer_norm", "critic_network": "layer_norm"}
+PLUS: dict[str, Any] = {**NORMED, **CHOICES["truncated"], "actor_objective": "mean"}
+
+
+@helpers.products(members=[1, 3], critics=[2, 5], layers=[(), (7,), (16, 9)], objective=["first", "mean"])
+def test_normed_layers(members: int, critics: int, layers: tuple[int, ...], objective: Any) -> None:
+    sizes: dict[str, Any] = {"actor_hidden": layers, "critic_hidden": layers[::-1], "critics": critics}
+    cfg = make_config(**NORMED, **sizes, actor_objective=objective)
+    assert distance(Fused, cfg, members, updates=100) < 1e-9
+    assert distance(Fused, cfg, members, updates=4, dtype=torch.float32) < 1e-4
+
+
+@pytest.mark.parametrize("of", ["actor_network", "critic_network"])
+def test_one_network_may_be_normed(of: str) -> None:
+    assert distance(Fused, make_config(**{of: "layer_norm"}), members=2, updates=50) < 1e-9
+
+
 @pytest.mark.parametrize(("actor", "critic"), [((), (5, 6)), ((6, 5), ()), ((40, 30), (3,)), ((2,), (30, 40, 50))])
 @pytest.mark.parametrize("critics", [1, 2])
 def test_actor_and_critics_of_different_depth(actor: tuple[int, ...], critic: tuple[int, ...], critics: int) -> None:
@@ -121,11 +138,14 @@ def test_one_action_and_one_transition() -> None:
     assert largest(list(zip(tensors(agent), tensors(theirs), strict=True))) < 1e-12
 
 
+COMPUTED = {"min of 5", "mean", "min of random 2", "truncated", "actor on the mean"}
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_is_computed_or_refused(choice: str) -> None:
     cfg = make_config(**CHOICES[choice])
     refusal = ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg))
-    assert bool(refusal) == (choice != "min of 5"), refusal
+    assert bool(refusal) == (choice not in COMPUTED), refusal
     assert refusal or distance(Fused, cfg, members=2, updates=20) < 1e-10
 
 
@@ -204,11 +224,11 @@ MUTATIONS = [
     ("6: action not clamped", "out=self.a2).clamp_(-1, 1)", "out=self.a2)"),
     ("6: critics see another action", "self.critics_a2.copy_(a2.unsqueeze(1))", "self.critics_a2.copy_(pi2.unsqueeze(1))"),
     ("7: online critics for the targets", "Pass(agent.critic_target.flat, critic, x2", "Pass(agent.critic.flat, critic, x2"),
-    ("7: state s for s2", "critic, x2, memory", "critic, x, memory"),
+    ("7: state s for s2", "critic, x2, *memory", "critic, x, *memory"),
     ("8: max for min", "torch.amin(q2, 1, out=self.v2)", "torch.amax(q2, 1, out=self.v2)"),
     ("9: terminated ignored", "torch.sub(self.one, batch.terminated, out=self.y)", "self.y.fill_(1)"),
     ("9: no discount", ".mul_(batch.discount)", ""),
-    ("10: next state in the critics", "Pass(agent.critic.flat, critic, x, memory", "Pass(agent.critic.flat, critic, x2, memory"),
+    ("10: next state in the critics", "Pass(agent.critic.flat, critic, x, *memory", "Pass(agent.critic.flat, critic, x2, *memory"),
     ("11: weight ignored", "torch.mul(td, batch.weight.unsqueeze(1), ", "torch.mul(td, self.one, "),
     ("11: half the gradient", "2 / cfg.batch_size)", "1 / cfg.batch_size)"),
     ("12: the actor's rate", "agent.critic_adam, coefficients.critic_lr", "agent.critic_adam, coefficients.actor_lr"),
@@ -217,12 +237,12 @@ MUTATIONS = [
     ("12: weight gradient of the last layer", "self._weight.copy_(", "("),
     ("12: ReLU let through", "torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)", "pass"),
     ("12: another epsilon", "eps=EPSILON", "eps=1e-6"),
-    ("13: actor descends", "fill_(-1 / cfg.batch_size)", "fill_(1 / cfg.batch_size)"),
-    ("13: actor on Q2", "critic.flat[:: cfg.critics]", "critic.flat[1 :: cfg.critics]"),
-    ("13: Q1 at the action taken", "self.a[:, 0].copy_(pi.mT)", "pass"),
-    ("13: gradient of states for that of actions", "self.q1.d_input(self.actions,", "self.q1.d_input(slice(0, 3),"),
+    ("13: actor descends", "fill_(-1 / (cfg.batch_size", "fill_(1 / (cfg.batch_size"),
+    ("13: actor on Q2", "critic.flat[:: cfg.critics //", "critic.flat[1 :: cfg.critics //"),
+    ("13: Q1 at the action taken", "self.a[:, : self.maximised].copy_(pi.mT.unsqueeze(1))", "pass"),
+    ("13: gradient of states for that of actions", "self.q_pi.d_input(self.actions,", "self.q_pi.d_input(slice(0, 3),"),
     ("13: no gradient of tanh", "torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)", "self.actor.d_output.copy_(d_pi)"),
-    ("13: Q1 in the actor's memory", "memory[for_actor:]", "memory"),
+    ("13: Q1 in the actor's memory", "memory[0][for_actor:]", "memory[0]"),
     ("13: undelayed actor", "if update_actor else steps", "if True else steps"),
     ("14: actor target never moves", "polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)", "pass"),
     ("15: critic targets never move", "polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)", "pass"),
@@ -235,6 +255,24 @@ def mutated(right: str, wrong: str) -> Callable[..., Any]:
     module = ModuleType("mutated_fused")
     exec(compile(source.replace(right, wrong), "mutated_fused", "exec"), module.__dict__)
     return module.Fused  # type: ignore[no-any-return]
+
+
+OF_PLUS = [  # the same, of lines that only other networks, aggregates and objectives reach
+    ("7: norm of another layer's scale", "z, z.shape[-1:], scale, shift, NORM_EPSILON", "z, z.shape[-1:], shift, shift, NORM_EPSILON"),
+    ("7: no ReLU", "torch.clamp_min(normal, 0, out=h)", "h.copy_(normal)"),
+    ("8: the minimum all the same", 'if self.cfg.aggregate == "min":', "if True:"),
+    ("12: gradient of the norm left out", "norm.backward()", "pass"),
+    ("12: gradient of a scale left out", "scale.copy_(d_scale)", "pass"),
+    ("12: gradient of a shift left out", "shift.copy_(d_shift)", "pass"),
+    ("13: the actor on the sum", "fill_(-1 / (cfg.batch_size * self.maximised))", "fill_(-1 / cfg.batch_size)"),
+    ("13: the gradient of one critic", ".sum(dim=1)", "[:, 0]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "right", "wrong"), OF_PLUS, ids=[what for what, _, _ in OF_PLUS])
+def test_a_broken_line_of_plus_is_seen(what: str, right: str, wrong: str) -> None:
+    cfg = make_config(**PLUS)
+    assert distance(Fused, cfg, members=1, updates=20) < 1e-9 < 1e-8 < distance(mutated(right, wrong), cfg, 1, 20)
 
 
 @pytest.mark.parametrize(("what", "right", "wrong"), MUTATIONS, ids=[what for what, _, _ in MUTATIONS])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import ceil, floor
 
 from t3d.config import Config
 
@@ -14,21 +13,22 @@ class Governor:
 
     def __init__(self, cfg: Config) -> None:
         self.random_steps, self.total_steps, self.max_ahead = cfg.random_steps, cfg.total_steps, cfg.most_ahead
-        self.ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
+        ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
+        self.updates, self.for_steps = ratio.as_integer_ratio()  # whole numbers; a Fraction would take a microsecond
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
         """Returns how many updates are due, given each member's transitions so far. Random steps call for none."""
         learned_from = max(0, min(transitions) - self.random_steps)
-        return max(0, floor(self.ratio * learned_from) - updates)
+        return max(0, learned_from * self.updates // self.for_steps - updates)
 
     def limit(self, updates: int, ahead: int | None = None) -> int:
         """Returns the most transitions a member may have: ahead - 1 (default max_ahead - 1) more than an update needs.
 
         With max_ahead 1 actors and learner take turns, as they do in one process.
         """
-        if not self.ratio:
+        if not self.updates:
             return self.total_steps
-        next_due = self.random_steps + ceil((updates + 1) / self.ratio)
+        next_due = self.random_steps - (-(updates + 1) * self.for_steps // self.updates)  # rounded up
         return min(self.total_steps, next_due + (ahead or self.max_ahead) - 1)
 
 

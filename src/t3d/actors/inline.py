@@ -11,6 +11,7 @@ from t3d.config import Config
 from t3d.errors import Diverged
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.architectures import Architecture
+from t3d.policy.spec import Floats
 from t3d.types import Evaluation, Requests, State
 from t3d.world.episode import EpisodeCounters, MemberActor
 from t3d.world.evaluate import MemberEvaluator, Stopped
@@ -33,10 +34,15 @@ class InlineCollector:
             member_actor.begin()
         self.spec = self.member_actors[0].env_batch.spec
         self.policies: list[MemberPolicy] = []
+        self._flat: Floats | None = None  # the actors' parameters
         self._stopped: set[int] = set()
 
     def publish(self, snapshot: PolicySnapshot, updates: int = 0) -> None:
-        self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.member_actors))]
+        if snapshot.flat is not self._flat:
+            self.policies = [MemberPolicy(snapshot, member) for member in range(len(self.member_actors))]
+            self._flat = snapshot.flat
+        for member, policy in enumerate(self.policies):  # the same memory holds other numbers now
+            policy.scale_as(snapshot, member)
 
     def poll(self) -> Collected:
         acting = [actor for actor in self.member_actors if actor.member not in self._stopped]

@@ -159,10 +159,11 @@ def with_tensors(agent: Any, tensors: Iterable[Tensor]) -> Any:
     return part(agent)
 
 
-def layers_of(architecture: Architecture, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Views of K perceptrons in flat (K, P): per layer a weight (K, in, out) and a bias (K, 1, out)."""
-    parameters = architecture.parameters(flat)
-    return list(zip(parameters[::2], parameters[1::2], strict=True))
+def layers_of(architecture: Architecture, flat: Tensor) -> list[list[Tensor]]:
+    """Views of K networks, mlp or layer_norm: weight (K, in, out), bias (K, 1, out), scale and shift."""
+    *hidden, weight, bias = architecture.parameters(flat)
+    each = 4 if architecture.name == "layer_norm" else 2
+    return [*(hidden[start : start + each] for start in range(0, len(hidden), each)), [weight, bias]]
 
 
 def _layer_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

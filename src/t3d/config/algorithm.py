@@ -31,13 +31,13 @@ class TD3Config(Section, prefix="td3."):
     """Clipping limit of that noise (c)."""
     critics: int = setting(2, between=(1, 1000), extreme=3)
     """Critics per seed; TD3 has two."""
-    aggregate: Literal["min", "mean", "min_of_random_2", "truncated"] = setting("min", optional=True, fused=False)
+    aggregate: Literal["min", "mean", "min_of_random_2", "truncated"] = setting("min", optional=True)
     """How the values of the target critics become one; truncated: their mean without the highest."""
     drop_highest: int = setting(1, between=(1, 999), used_with=("aggregate", "truncated"), extreme=2)
     """Critics whose values aggregate=truncated leaves out."""
-    actor_objective: Literal["first", "mean", "min"] = setting("first", optional=True, fused=False)
+    actor_objective: Literal["first", "mean", "min"] = setting("first", optional=True, fused=("first", "mean"))
     """Whose value the actor maximises: the first critic's, or the mean or smallest of all."""
-    critic_loss: Literal["squared", "huber", "categorical"] = setting("squared", optional=True, fused=False)
+    critic_loss: Literal["squared", "huber", "categorical"] = setting("squared", optional=True, fused=("squared",))
     """The critics' loss; categorical: cross-entropy of a distribution over value_bins values."""
     value_low: float = setting(
         -10.0, between=(-(10**9), 10**9), used_with=("critic_loss", "categorical"), extreme=-30.0
@@ -47,18 +47,18 @@ class TD3Config(Section, prefix="td3."):
     """Highest value of a categorical critic."""
     value_bins: int = setting(101, between=(2, 10_000), used_with=("critic_loss", "categorical"), extreme=17)
     """Number of values of a categorical critic, evenly spaced from lowest to highest."""
-    weight_decay: float = setting(0.0, between=(0, 1), sweep=True, optional=True, fused=False, extreme=1.0)
+    weight_decay: float = setting(0.0, between=(0, 1), sweep=True, optional=True, fused=(0.0,), extreme=1.0)
     """Weight decay of actor, critics and encoder, decoupled from Adam as in AdamW."""
-    max_grad_norm: float = setting(0.0, between=(0, 10**9), sweep=True, optional=True, fused=False, extreme=1e-6)
+    max_grad_norm: float = setting(0.0, between=(0, 10**9), sweep=True, optional=True, fused=(0.0,), extreme=1e-6)
     """Largest norm of a seed's gradients: of its actor, of its critics together and of its encoder; 0: no limit."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = setting("constant", optional=True, fused=False)
+    lr_schedule: Literal["constant", "linear", "cosine"] = setting("constant", optional=True, fused=("constant",))
     """How both learning rates fall from their initial values to lr_final times these."""
     lr_final: float = setting(0.1, between=(0, 1), used_with=("lr_schedule", "linear", "cosine"), extreme=0.7)
     """Learning rates at the end of the schedule, as a share of the initial ones."""
     lr_updates: int = setting(0, between=(0, 10**12), used_with=("lr_schedule", "linear", "cosine"), extreme=50)
     """Updates until the schedule ends; the learning rates stay constant afterwards."""
     pre_activation_penalty: float = setting(
-        0.0, between=(0, 10**6), sweep=True, optional=True, fused=False, extreme=1e3
+        0.0, between=(0, 10**6), sweep=True, optional=True, fused=(0.0,), extreme=1e3
     )
     """Weight of the mean square of the actor's outputs before their tanh, which keeps it from saturating."""
     actor_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17))

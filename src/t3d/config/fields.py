@@ -37,7 +37,7 @@ class About(TypedDict, total=False):
     sweep: bool  # whether the members of a run may differ in it
     no_effect_without: str  # another setting of its section: where that is 0, this one changes nothing
     optional: bool  # whether a rule of the user's own may take no notice of it; a run that sets it is refused then
-    fused: bool  # False: the engine fused, whose gradients someone derived, computes its default only
+    fused: tuple[Any, ...]  # the values that the engine fused computes, whose gradients someone derived; else all
     # What a resume may do; it must leave settings without this as they were. ignored: say otherwise, to no effect;
     # changed: change it; edited: change it in config.toml only; moved: name the same file in another folder.
     resume: Literal["ignored", "changed", "edited", "moved"]

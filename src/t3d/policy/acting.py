@@ -117,6 +117,9 @@ class MemberPolicy:
         network = snapshot.architecture
         self._parameters = [stack[0] for stack in network.parameters(snapshot.flat[member : member + 1])]
         self._forward, self._ops = network.forward, numpy_operations(network.activation)
+        self.scale_as(snapshot, member)
+
+    def scale_as(self, snapshot: PolicySnapshot, member: int) -> None:
         scaling = snapshot.scaling
         self.scaling = None if scaling is None else (scaling.mean[member], scaling.std[member])
 

@@ -55,6 +55,20 @@ class DirectPublisher:
         self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)
 
 
+class SharedPublisher(DirectPublisher):
+    """On the CPU to a collector in this process: it acts with the very memory that updates change in place."""
+
+    def __init__(self, learner: Learner, memory: Memory, collector: Collector) -> None:
+        super().__init__(learner, memory, collector)
+        acting = learner.acting
+        self._snapshot = PolicySnapshot(learner.updates, acting.architecture, acting.flat.numpy())
+        self._pass_on(self._snapshot)
+
+    def publish(self) -> None:
+        if self.memory.normaliser is not None:  # whose statistics are copied
+            self._pass_on(self._snapshot)
+
+
 class PipelinedPublisher(DirectPublisher):
     """From a GPU to asynchronous actors: each call starts a copy and passes on the one before.
 
@@ -87,7 +101,7 @@ class Training(NamedTuple):
     """What the loop drives."""
 
     parts: Parts
-    publisher: DirectPublisher | PipelinedPublisher
+    publisher: DirectPublisher
     reporter: Reporter
     saver: Saver
     jobs: BackgroundJobs
@@ -134,8 +148,9 @@ def assemble(
     folder = _open_folder(parts, opened, path, loaded, requested)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
-    pipelined = cfg.async_actors > 0 and cfg.device == "cuda"
-    publisher = (PipelinedPublisher if pipelined else DirectPublisher)(parts.learner, parts.memory, parts.collector)
+    to_others = PipelinedPublisher if cfg.device == "cuda" and cfg.async_actors else DirectPublisher
+    is_shared = cfg.device == "cpu" and isinstance(parts.collector, InlineCollector)
+    publisher = (SharedPublisher if is_shared else to_others)(parts.learner, parts.memory, parts.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None, surroundings)
     jobs = opened.enter_context(BackgroundJobs(cfg, folder.path, requests.stop))
     mistaken = [] if loaded else other_environment(cfg, make_env, world.environment["class"])

@@ -91,10 +91,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.best = BestPolicies(len(self.cfg.members))
-
-    @property
-    def living(self) -> list[int]:
-        return [member for member in range(len(self.cfg.members)) if member not in self.stopped]
+        self.living = list(range(len(self.cfg.members)))
 
     @property
     def added(self) -> list[int]:
@@ -106,6 +103,7 @@ class Parts:
 
     def stop(self, member: int, why: str) -> SeedStopped:
         self.stopped[member] = why
+        self.living = [other for other in self.living if other != member]
         self.collector.stop(member)
         self.evaluator.stop(member)
         event = SeedStopped(step=self.counters.step, member=member, seed=self.cfg.members[member].seed, text=why)

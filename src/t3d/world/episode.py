@@ -211,13 +211,17 @@ class MemberActor:
         Exact where one process acts; actors read each other's counts, each of which may be a step old.
         """
         still_random, spec = max(0, self.cfg.random_steps - self.taken), self.env_batch.spec
-        actions = [random_action(runner.warm_up, spec) for runner in runners[:still_random]]
         acting = runners[still_random:]
-        if acting:
-            scale = scale_at(self.taken, self.cfg.noise)
-            for runner, action in zip(acting, policy(s[still_random:]), strict=True):
-                actions.append((action + np.float32(scale * runner.scale) * runner.noise()).clip(-1, 1))
-        return rounded(np.array(actions), spec)
+        if not acting:
+            return rounded(np.array([random_action(runner.warm_up, spec) for runner in runners]), spec)
+        actions, scale = policy(s[still_random:]), scale_at(self.taken, self.cfg.noise)
+        for number, runner in enumerate(acting):
+            actions[number] += np.float32(scale * runner.scale) * runner.noise()
+        np.minimum(np.maximum(actions, -1, out=actions), 1, out=actions)
+        if still_random:
+            drawn = [random_action(runner.warm_up, spec) for runner in runners[:still_random]]
+            actions = np.concatenate([drawn, actions])
+        return rounded(actions, spec)
 
     def _faults(self) -> list[Fault]:
         """Returns the bad values to report: each environment's first ten, then its 100th, 1,000th and so on."""

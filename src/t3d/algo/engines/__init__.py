@@ -21,7 +21,7 @@ from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import TD3Config
-from t3d.config.fields import settings_where
+from t3d.config.fields import known_settings
 
 EngineName = Literal["eager", "fused", "capture"]
 Coefficients = Any  # a rule's, a NamedTuple
@@ -48,15 +48,16 @@ def _refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
         return "computes TD3 only"
     for owner in ("actor", "critic"):
         network, activation = getattr(cfg, f"{owner}_network"), getattr(cfg, f"{owner}_activation")
-        if network != "mlp" or activation != "relu":
-            return f"computes mlp networks with relu only, and the {owner}'s network is {network} with {activation}"
+        if network not in ("mlp", "layer_norm") or activation != "relu":
+            computed = "computes mlp and layer_norm networks with relu only"
+            return f"{computed}, and the {owner}'s network is {network} with {activation}"
     for name, value in coefficients._asdict().items():  # it computes with Python's floats
         if isinstance(value, Tensor) and name not in ("gamma", "tau"):  # gamma is in the batch's discount
             return f"computes with one {name} for all seeds"
-    for name in settings_where(type(cfg), lambda about: not about.get("fused", True)):
-        value, plain = getattr(coefficients, name, getattr(cfg, name)), getattr(type(cfg), name)
-        if isinstance(value, Tensor) or value != plain:
-            return f"computes with td3.{name}={plain} only"
+    for name, about in known_settings(type(cfg)).items():
+        value = getattr(coefficients, name, getattr(cfg, name))
+        if "fused" in about and (isinstance(value, Tensor) or value not in about["fused"]):
+            return f"computes with td3.{name}={' or '.join(map(str, about['fused']))} only"
     return ""
 
 

@@ -15,46 +15,86 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 from t3d.algo.adam import BETA1, BETA2, EPSILON, AdamState
+from t3d.algo.critics import AGGREGATES
 from t3d.algo.networks import Stack, layers_of
 from t3d.algo.td3 import Agent, polyak
 from t3d.config import TD3Config
-from t3d.policy.architectures import Architecture
+from t3d.policy.architectures import NORM_EPSILON, Architecture
 from t3d.types import Batch, Draws, UpdateTrace
 
 
-class Pass:
-    """K MLPs on an input x (K, B, in): the forward pass, and the backward pass down to the layers' outputs."""
+class Norm:
+    """Layer normalisation and ReLU of a hidden layer, network by network, because then its values are in the cache."""
 
-    def __init__(self, flat: Tensor, network: Architecture, x: Tensor, memory: Tensor, d_memory: Tensor) -> None:
+    def __init__(self, scale: Tensor, shift: Tensor, z: Tensor, h: Tensor, d_h: Tensor) -> None:
+        self.z = z  # (K, B, size), what is normalised
+        self.d_scale, self.d_shift = (torch.empty_like(scale) for _ in range(2))  # (K, 1, size)
+        self._each = list(zip(z, h, d_h, scale[:, 0], shift[:, 0], self.d_scale[:, 0], self.d_shift[:, 0], strict=True))
+        self._statistics: list[list[Tensor]] = []
+
+    def forward(self) -> None:
+        self._statistics.clear()
+        for z, h, _, scale, shift, *_ in self._each:
+            normal, *statistics = torch.native_layer_norm(z, z.shape[-1:], scale, shift, NORM_EPSILON)
+            torch.clamp_min(normal, 0, out=h)
+            self._statistics.append(statistics)
+
+    def backward(self) -> None:
+        """Turns d loss / d its output, before ReLU, into d loss / d z."""
+        for each, (mean, rstd) in zip(self._each, self._statistics, strict=True):
+            z, _, g, scale, shift, d_scale, d_shift = each
+            gradients = torch.ops.aten.native_layer_norm_backward(
+                g, z, z.shape[-1:], mean, rstd, scale, shift, [True, True, True]
+            )
+            for target, gradient in zip((g, d_scale, d_shift), gradients, strict=True):
+                target.copy_(gradient)
+
+
+class Pass:
+    """K networks on an input x (K, B, in): the forward pass, and the backward pass down to the layers' outputs.
+
+    Memory is for hidden layers, for what a norm turns into them, and for gradients.
+    """
+
+    def __init__(self, flat: Tensor, network: Architecture, x: Tensor, *memory: Tensor) -> None:
         (count, batch, _), sizes = x.shape, network.sizes
         *layers, (weight, bias) = layers_of(network, flat)
-        hidden = carve(memory, count, batch, sizes[1:-1])
-        self.inputs = [x, *hidden]  # of each layer
+        hidden, unnormed, self.d_hidden = (carve(each, count, batch, sizes[1:-1]) for each in memory)
+        self.inputs = [x, *hidden]  # of each layer; d_hidden is d loss / d hidden layer, before ReLU and norm
         self.output = x.new_empty(count, sizes[-1], batch)
-        self.d_hidden = carve(d_memory, count, batch, sizes[1:-1])  # d loss / d hidden layer, before its ReLU
         self.d_output = torch.empty_like(self.output)  # d loss / d output: the caller writes it
 
-        self._forward = [(*layer, x, h) for layer, x, h in zip(layers, self.inputs, hidden, strict=False)]
+        buffers = zip(unnormed, hidden, self.d_hidden, strict=True)
+        norms = [Norm(*norm, *each) if norm else None for (_, _, *norm), each in zip(layers, buffers, strict=True)]
+        self.norms = [norm for norm in norms if norm is not None]
+        self._forward = [
+            (weight, bias, x, h if norm is None else norm.z, norm)
+            for (weight, bias, *_), x, h, norm in zip(layers, self.inputs, hidden, norms, strict=False)
+        ]
         self._output = turned(bias), turned(weight), self.inputs[-1].mT
-        above = [(g, weight.mT) for g, (weight, _) in zip(self.d_hidden, layers, strict=True)]
+        above = [(g, weight.mT) for g, (weight, *_) in zip(self.d_hidden, layers, strict=True)]
         above.append((self.d_output.mT, turned(weight)))
-        self._backward = list(zip(above[1:], self.d_hidden, hidden, strict=True))[::-1]
-        first = layers[0][0] if layers else weight  # (K, in, size)
-        self._d_input = first, (self.d_hidden[0].mT if layers else self.d_output)
+        self._backward = list(zip(above[1:], self.d_hidden, hidden, norms, strict=True))[::-1]
+        self._d_input = layers[0][0] if layers else weight, self.d_hidden[0].mT if layers else self.d_output
 
     def forward(self) -> Tensor:
         """Computes the output, (K, out, B)."""
-        for weight, bias, x, h in self._forward:
-            torch.baddbmm(bias, x, weight, out=h).relu_()
+        for weight, bias, x, h, norm in self._forward:
+            torch.baddbmm(bias, x, weight, out=h)
+            if norm is None:
+                h.relu_()
+            else:
+                norm.forward()
         return torch.baddbmm(*self._output, out=self.output)
 
     def backward(self) -> None:
-        for (above, weight), g, h in self._backward:
+        for (above, weight), g, h, norm in self._backward:
             torch.bmm(above, weight, out=g)
             torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)  # ReLU': zero where h is zero
+            if norm is not None:
+                norm.backward()
 
     def d_input(self, columns: slice, out: Tensor) -> Tensor:
         """Computes d loss / d the given columns of x, (K, columns, B); call backward first."""
@@ -63,19 +103,23 @@ class Pass:
 
 
 class Descent:
-    """Adam on the networks of a pass, with the gradient of their weights and biases."""
+    """Adam on the networks of a pass, with the gradient of their parameters."""
 
     def __init__(self, path: Pass, stack: Stack, state: AdamState, rate: Any) -> None:
-        self.rate = rate
-        self.path = path
+        self.path, self.rate = path, rate
         gradient = torch.zeros_like(stack.flat)  # (K, P)
-        self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
-        *hidden, (weight, bias) = layers_of(stack.architecture, gradient)
+        self._steps, self._adam = (
+            state.steps,
+            ([stack.flat], [gradient], [state.mean], [state.square], [], [state.steps]),
+        )
+        *layers, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
             # A batched product needs a contiguous result, which the rows of gradient are not.
             (x.mT, g, torch.empty_like(weight, memory_format=torch.contiguous_format), weight, bias)
-            for x, g, (weight, bias) in zip(path.inputs, path.d_hidden, hidden, strict=False)
+            for x, g, (weight, bias, *_) in zip(path.inputs, path.d_hidden, layers, strict=False)
         ]
+        of_norms = zip(path.norms, (norm for _, _, *norm in layers), strict=bool(path.norms))
+        self._norms = [(d_scale, norm.d_scale, d_shift, norm.d_shift) for norm, (d_scale, d_shift) in of_norms]
         self._turned = torch.empty_like(turned(weight), memory_format=torch.contiguous_format)  # (K, out, size)
         self._weight, self._bias = turned(weight), bias.squeeze(1)
 
@@ -84,13 +128,16 @@ class Descent:
         for x, g, product, weight, bias in self._hidden:
             weight.copy_(torch.bmm(x, g, out=product))
             torch.sum(g, 1, keepdim=True, out=bias)
+        for scale, d_scale, shift, d_shift in self._norms:
+            scale.copy_(d_scale)
+            shift.copy_(d_shift)
         d_output = self.path.d_output
         self._weight.copy_(torch.bmm(d_output, self.path.inputs[-1], out=self._turned))
         torch.sum(d_output, 2, out=self._bias)
-        adam(
+        self._steps.add_(1)
+        torch._fused_adam_(  # as torch.optim.Adam(fused=True) calls it, which takes longer to get there
             *self._adam,
-            lr=self.rate, beta1=BETA1, beta2=BETA2, eps=EPSILON,
-            fused=True, amsgrad=False, maximize=False, weight_decay=0.0,
+            lr=self.rate, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
@@ -99,21 +146,23 @@ class Fused:
 
     def __init__(self, agent: Agent, cfg: TD3Config, coefficients: Any) -> None:
         self.agent, self.cfg, self.coefficients = agent, cfg, coefficients  # floats, all but gamma and tau
+        self.maximised = 1 if cfg.actor_objective == "first" else cfg.critics  # whose values the actor maximises
         self._make_buffers()
         actor, critic = agent.actor.architecture, agent.critic.architecture
         members = len(agent.actor.flat)
-        # All passes use the same memory; only the two of step 13 are in use together, so Q1's starts after the actor's.
+        # All passes use the same memory; only the two of step 13 are in use together, so the second begins later.
         for_actor = members * cfg.batch_size * sum(actor.sizes[1:-1])
-        for_q1 = members * cfg.batch_size * sum(critic.sizes[1:-1])
-        memory = agent.actor.flat.new_empty(max(for_actor + for_q1, for_q1 * cfg.critics))
-        d_memory = torch.empty_like(memory)
+        for_critic = members * cfg.batch_size * sum(critic.sizes[1:-1])
+        size = max(for_actor + for_critic * self.maximised, for_critic * cfg.critics)
+        memory = [agent.actor.flat.new_empty(size) for _ in range(3)]
         x, x2 = self.x.flatten(0, 1), self.x2.flatten(0, 1)  # (M * C, B, in)
-        self.actor_target = Pass(agent.actor_target.flat, actor, self.s2[:, 0], memory, d_memory)
-        self.critic_target = Pass(agent.critic_target.flat, critic, x2, memory, d_memory)
-        self.critic = Pass(agent.critic.flat, critic, x, memory, d_memory)
-        self.actor = Pass(agent.actor.flat, actor, self.s[:, 0], memory, d_memory)
-        self.q1 = Pass(agent.critic.flat[:: cfg.critics], critic, self.x[:, 0], memory[for_actor:], d_memory)
-        self.q1.d_output.fill_(-1 / cfg.batch_size)  # of step 13's loss, in every update
+        self.actor_target = Pass(agent.actor_target.flat, actor, self.s2[:, 0], *memory)
+        self.critic_target = Pass(agent.critic_target.flat, critic, x2, *memory)
+        self.critic = Pass(agent.critic.flat, critic, x, *memory)
+        self.actor = Pass(agent.actor.flat, actor, self.s[:, 0], *memory)
+        flat, their_x = agent.critic.flat[:: cfg.critics // self.maximised], self.x[:, : self.maximised].flatten(0, 1)
+        self.q_pi = Pass(flat, critic, their_x, memory[0][for_actor:], memory[1][for_actor:], memory[2])
+        self.q_pi.d_output.fill_(-1 / (cfg.batch_size * self.maximised))  # of step 13's loss, in every update
         self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam, coefficients.critic_lr)
         self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam, coefficients.actor_lr)
 
@@ -122,11 +171,11 @@ class Fused:
         observation_size, *_, action_size = actor.architecture.sizes
         new = partial(torch.full, fill_value=torch.nan, dtype=actor.flat.dtype)  # a forgotten write shows
         self.y = new((len(actor.flat), cfg.batch_size))  # (M, B)
-        self.v2 = torch.empty_like(self.y)
+        self.v2, self.mean_q_pi = torch.empty_like(self.y), torch.empty_like(self.y)
         self.actor_loss = torch.empty_like(self.y[:, 0])  # (M,)
         self.eps = new((*self.y.shape, action_size))
         self.a2 = torch.empty_like(self.eps)
-        self.d_action = torch.empty_like(self.eps.mT, memory_format=torch.contiguous_format)  # (M, action, B)
+        self.d_action = new((len(actor.flat) * self.maximised, action_size, cfg.batch_size))
         self.td = new((self.y.shape[0], cfg.critics, cfg.batch_size))
         self.loss = torch.empty_like(self.td)
         self.actions = slice(observation_size, observation_size + action_size)
@@ -156,7 +205,7 @@ class Fused:
         # Step 7: the target critics' values of it.
         q2 = self.critic_target.forward().view_as(self.td)  # (M, C, B)
         # Step 8: the smallest of them.
-        v2 = torch.amin(q2, 1, out=self.v2)  # (M, B)
+        v2 = self._aggregate(q2, draws)  # (M, B)
         # Step 9: y = r + discount * (1 - terminated) * v2.
         y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(v2).add_(batch.r)
         # Step 10: the critics' values of the action that was taken.
@@ -172,13 +221,20 @@ class Fused:
         steps = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, loss, batch.weight)
         return self._update_actor(steps) if update_actor else steps
 
+    def _aggregate(self, q2: Tensor, draws: Draws) -> Tensor:
+        """As in algo/critics.py; the paper's way takes no memory."""
+        if self.cfg.aggregate == "min":
+            return torch.amin(q2, 1, out=self.v2)
+        return self.v2.copy_(AGGREGATES[self.cfg.aggregate](q2, draws, self.cfg))
+
     def _update_actor(self, steps: UpdateTrace) -> UpdateTrace:
-        # Step 13: gradient ascent of the actor on the first online critic, whose own weights need no gradient.
+        # Step 13: gradient ascent of the actor on online critics, whose own weights need no gradient.
         pi = self.actor.forward().tanh_()  # (M, action, B)
-        self.a[:, 0].copy_(pi.mT)
-        q_pi = self.q1.forward()  # (M, 1, B)
-        self.q1.backward()
-        d_pi = self.q1.d_input(self.actions, out=self.d_action)
+        self.a[:, : self.maximised].copy_(pi.mT.unsqueeze(1))
+        each = self.q_pi.forward().view(-1, self.maximised, self.cfg.batch_size)  # (M, maximised, B)
+        self.q_pi.backward()
+        d_each = self.q_pi.d_input(self.actions, out=self.d_action)
+        d_pi = d_each if self.maximised == 1 else d_each.view(-1, self.maximised, *d_each.shape[1:]).sum(dim=1)
         torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)  # tanh' = 1 - tanh²
         self.actor.backward()
         self.actor_descent.step()
@@ -186,8 +242,9 @@ class Fused:
         polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)
         # Step 15: and so do the critics' targets.
         polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)
-        actor_loss = torch.mean(q_pi, (1, 2), out=self.actor_loss).neg_()
-        return steps._replace(pi=pi.mT, q_pi=q_pi.squeeze(1), actor_loss=actor_loss)
+        q_pi = each.squeeze(1) if self.maximised == 1 else torch.mean(each, 1, out=self.mean_q_pi)
+        actor_loss = torch.mean(q_pi, 1, out=self.actor_loss).neg_()
+        return steps._replace(pi=pi.mT, q_pi=q_pi, actor_loss=actor_loss)
 
 
 def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> list[Tensor]:
