@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, part by part: python experiments/step_budget.py [--hidden 64 64 --batch 128].
+"""Where the time of a training step goes, part by part: python experiments/step_budget.py [--preset plus].
 
 Trains on one thread in this process, and times what each part calls, without what it calls of other parts. The clock
 itself costs about a third of a microsecond a call, so parts with many calls look a little dearer than they are; `all`
@@ -24,10 +24,11 @@ from common import machine
 import t3d
 from t3d.actors.inline import InlineCollector
 from t3d.algo.engines.fused import Fused
-from t3d.config import Config, merge
+from t3d.config import merge
 from t3d.data.memory import Memory
 from t3d.data.replay import Links, Replay
 from t3d.data.samplers import UniformSampler
+from t3d.data.scaling import Normaliser
 from t3d.events import Update
 from t3d.run.build import DirectPublisher, SharedPublisher
 from t3d.run.loop import Trainer
@@ -44,6 +45,7 @@ PARTS: dict[str, list[tuple[type, str]]] = {
     "replay: rows written": [(Replay, "add"), (Memory, "add")],
     "links between rows": [(Links, "add")],
     "sample": [(UniformSampler, "sample"), (Memory, "sample")],
+    "scaling of observations": [(Normaliser, "normalised"), (Normaliser, "add"), (Normaliser, "put_into")],
     "update": [(Fused, "__call__")],
     "events, log": [(Reporter, "collected"), (Reporter, "learned"), (Trainer, "_record"), (Trainer, "_obey")],
     "publish": [(SharedPublisher, "publish"), (DirectPublisher, "_pass_on"), (InlineCollector, "publish")],
@@ -102,7 +104,7 @@ def turns(args: argparse.Namespace, clocks: Clocks | None) -> Iterator[dict[str,
             "log": {"every_steps": TURN},
             "run": {"root": root, "name": "budget"},
         }
-        with closing(t3d.train(merge(Config(), changes))) as events:
+        with closing(t3d.train(merge(t3d.preset(args.preset), changes))) as events:
             last = None
             while event := next(events):
                 if not isinstance(event, Update):
@@ -122,6 +124,7 @@ def turns(args: argparse.Namespace, clocks: Clocks | None) -> Iterator[dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Pendulum-v1")
+    parser.add_argument("--preset", default="default")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--turns", type=int, default=12, help="of 500 steps, each way; the first is not counted")
@@ -129,7 +132,7 @@ def main() -> None:
     plain = [turn for turn, _ in zip(turns(args, None), range(args.turns), strict=False)][1:]
     with clocks_in(args.env) as clocks:
         parts = [turn for turn, _ in zip(turns(args, clocks), range(args.turns), strict=False)][1:]
-    print(f"{machine()}, torch {torch.__version__}, {args.env}, {args.hidden}, batch {args.batch}\n")
+    print(f"{machine()}, torch {torch.__version__}, {args.env}, {args.preset}, {args.hidden}, batch {args.batch}\n")
     print("| part | microseconds a step |\n|---|---|")
     for part in sorted(parts[-1], key=lambda part: -statistics.median(turn.get(part, 0.0) for turn in parts)):
         print(f"| {part} | {statistics.median(turn.get(part, 0.0) for turn in parts):.1f} |")
