@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, load_config
 from t3d.config.networks import own_network
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
@@ -70,6 +70,19 @@ def open_renderable(cfg: EnvConfig) -> Any:
         raise UserError(f"{cfg.id} cannot be recorded: it has no render()")
     track(env)
     return env
+
+
+def open_window(cfg: EnvConfig) -> Any:
+    """Creates an environment that is shown in a window: its own, or one with the pictures that it renders."""
+    env = env_factory(cfg)(render_mode="human")
+    if getattr(env, "render_mode", None) == "human" and "human" in env.metadata.get("render_modes", ()):
+        return env
+    close_quietly(env, cfg.id)
+    rendered = open_renderable(cfg)
+    try:
+        return gym.wrappers.HumanRendering(rendered)
+    except Exception as error:
+        raise EnvironmentFailed("opening a window", error) from error
 
 
 def track(env: Any) -> None:
