@@ -76,6 +76,7 @@ def open_window(cfg: EnvConfig) -> Any:
     """Creates an environment that is shown in a window: its own, or one with the pictures that it renders."""
     env = env_factory(cfg)(render_mode="human")
     if getattr(env, "render_mode", None) == "human" and "human" in env.metadata.get("render_modes", ()):
+        track(env)
         return env
     close_quietly(env, cfg.id)
     rendered = open_renderable(cfg)
@@ -94,6 +95,8 @@ def track(env: Any) -> None:
     camera = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     if camera != -1:
         renderer.camera_id = camera
+        fixed = {"type": mujoco.mjtCamera.mjCAMERA_FIXED, "fixedcamid": camera}  # a window reads these instead
+        renderer.default_cam_config = {**(renderer.default_cam_config or {}), **fixed}
 
 
 def _frames(
