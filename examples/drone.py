@@ -47,7 +47,7 @@ class Drone(gym.Env):
 
         distance = hypot(self.goal_x - self.x, self.goal_y - self.y)
         energy = SECONDS * (thrust / GRAVITY) ** 2  # hovering for a second takes 1
-        near, saving = exp(-distance), -0.1 * energy
+        near, saving = exp(-2 * distance), -0.1 * energy
         info = {
             "is_success": distance < self.tolerance,  # that of an episode's last step counts
             **{"distance": distance, "energy": energy},
