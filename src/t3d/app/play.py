@@ -1,12 +1,11 @@
-"""`t3d eval`, `t3d record` and `t3d play RUN`: open a policy and its environment, choose the best seed, and play."""
+"""`t3d eval RUN` and `t3d record RUN`: open a policy and its environment, choose the best seed, and play."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,17 +26,16 @@ from t3d.insight.wording import number_text, returned
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
-from t3d.seeds import derive
 from t3d.store.best import read_fresh
 from t3d.store.details import describe_video
 from t3d.store.folder import versions
 from t3d.store.log import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
 from t3d.types import sample_std
-from t3d.world.evaluate import Stopped, open_for_evaluation, play_episodes
-from t3d.world.fingerprint import check_fits, differences, fingerprint
+from t3d.world.evaluate import Stopped
+from t3d.world.fingerprint import differences, fingerprint
 from t3d.world.make import env_factory, own_names
-from t3d.world.simulators import choose_graphics, has_screen
+from t3d.world.simulators import choose_graphics
 
 STEPS_PER_EPISODE = 1000  # of a video; longer ones are cut; chosen
 SIMULATORS = ("gymnasium", "mujoco", "mujoco_core", "pybullet", "box2d", "dm_control")  # whose versions are compared
@@ -144,44 +142,6 @@ def record(arguments: list[str]) -> int:
     if args.out is None:
         describe_video(run.path, member.name, policy.about["step"])
     console.print(f"recorded: {out} (mean return {mean_return:,.1f})", soft_wrap=True)
-    return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlayArgs(PolicyFlags):
-    """Watch a policy of RUN in a window, on the episodes that t3d eval plays."""
-
-    episodes: int = 3
-    """Episodes to play; Ctrl-C ends them."""
-
-
-def watch(arguments: list[str]) -> int:
-    """Plays in a window and prints what each episode returned."""
-    args, console = read_flags(PlayArgs, arguments, "t3d play"), PlainConsole()
-    if args.episodes < 1:
-        raise UserError(f"episodes={args.episodes} is too few; play at least 1")
-    instead = f"record a video instead: t3d record {args.run}"
-    if not has_screen():
-        raise UserError(f"there is no screen here (neither DISPLAY nor WAYLAND_DISPLAY is set); {instead}")
-    choose_graphics()
-    from t3d.insight.video import open_window  # noqa: PLC0415 (only after the graphics are chosen)
-
-    run, _, policy, env, _ = open_policy(args, console)
-    if env.pixels:
-        raise UserError(f"{env.title} draws what the policy observes (env.pixels), so it has no window; {instead}")
-    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
-    try:
-        env_batch = open_for_evaluation(partial(open_window, env), env, "the window", seeds[0])
-    except EnvironmentFailed as error:
-        raise UserError(f"{env.title} cannot be shown in a window here: {error}; {instead}") from error
-    with closing(env_batch):
-        check_fits(policy, env_batch.spec, env.id)
-        for ended in play_episodes(policy.actor, env_batch, seeds, run.cfg.eval.max_steps):
-            for episode in ended:
-                text = (
-                    f"episode {episode.episode}: return {number_text(episode.total_reward)} in {episode.length} steps"
-                )
-                console.print(text)
     return 0
 
 
