@@ -41,8 +41,8 @@ check: lint
 	$(VENV)/bin/pytest -q tests/algo/test_td3.py tests/data/test_replay.py tests/test_config.py tests/test_docs.py
 
 lint: $(VENV)/.installed-dev
-	$(VENV)/bin/ruff format --check --quiet src tests scripts experiments
-	$(VENV)/bin/ruff check --quiet src tests scripts experiments
+	$(VENV)/bin/ruff format --check --quiet src tests scripts experiments examples
+	$(VENV)/bin/ruff check --quiet src tests scripts experiments examples
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 

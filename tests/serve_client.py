@@ -34,10 +34,11 @@ AS_JSON, AS_BYTES = {"content-type": JSON}, {"content-type": BINARY}
 
 
 def of_parts() -> SavedPolicy:
-    """A policy of a Dict with a Tuple and a Discrete in it."""
-    parts = (Part(("arm", 0), (2, 2), 0, 4), Part(("arm", 1), (), 4, 7, 1), Part(("speed",), (3,), 7, 10))
+    """A policy of a Dict with a Tuple, a Discrete and a MultiDiscrete in it."""
+    gears = Part(("gears",), (2,), 10, 15, (0, 5), (2, 3))
+    parts = (Part(("arm", 0), (2, 2), 0, 4), Part(("arm", 1), (), 4, 7, 1), Part(("speed",), (3,), 7, 10), gears)
     spec = bounded(Spec(parts, (2,), -np.ones(2), np.ones(2)))
-    return made(architecture("mlp", (10, 16, 2), "relu"), spec)
+    return made(architecture("mlp", (15, 16, 2), "relu"), spec)
 
 
 def client_of(

@@ -25,7 +25,7 @@ from t3d.app.flags import read_known
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
 from t3d.config.fields import known_settings, setting, settings_where
 from t3d.config.merging import OTHER_NAMES, our_names
-from t3d.config.presets import as_config, preset
+from t3d.config.presets import PRESETS, as_config, better_preset, families, preset
 from t3d.errors import UserError
 from t3d.events import Start
 
@@ -321,3 +321,34 @@ def test_whole_numbers_are_swept_only_by_rules_that_read_them() -> None:
     with pytest.raises(UserError, match=r"td3.critics=1.5 is not an integer"):
         halves = merge(cfg, {"sweep": ["td3.critics=1.5,2"]})
         halves.td3_of(halves.members[0])
+
+
+@pytest.mark.parametrize(
+    ("env", "other", "advice"),
+    [
+        ({"id": "Walker2d-v5"}, {}, "plus suits Walker2d better: --preset plus (4.2 times"),
+        ({"id": "Ant-v4"}, {"preset": "paper"}, "plus suits Ant better: --preset plus"),
+        ({"id": "dm:cartpole-swingup"}, {"preset": "quick"}, "dm suits dm:cartpole-swingup better: --preset dm"),
+        ({"id": "Walker2d-v5"}, {"preset": "plus"}, ""),
+        ({"id": "HalfCheetah-v5"}, {}, ""),
+        ({"id": "walkers:Walker2d"}, {}, ""),
+        ({"id": "Pendulum-v1", "pixels": 84}, {"preset": "pixels"}, ""),
+        ({"id": "Walker2d-v5"}, {"rule": "mine:RULE"}, ""),
+        ({"id": ""}, {}, ""),
+    ],
+)
+def test_a_preset_that_is_known_to_suit_an_environment_better_is_named(
+    env: dict[str, Any], other: dict[str, Any], advice: str
+) -> None:
+    text = better_preset(merge(Config(), {"env": env, **other}))
+    assert text.startswith(advice) and bool(text) == bool(advice)
+
+
+def test_what_presets_suit_is_measured() -> None:
+    lab = "".join(
+        (Path(__file__).parents[1] / "docs" / "lab" / f"{name}.md").read_text(encoding="utf-8")
+        for name in ("ablations", "results")
+    )
+    for ids, name, because in families():
+        assert name in PRESETS and all(family.removeprefix("dm:") in lab for family in ids)
+        assert all(number in lab for number in re.findall(r"[\d,.]+\d", because)), because

@@ -142,7 +142,7 @@ def test_it_trains_for_twenty_thousand_steps(env_id: str, tmp_path: Path, monkey
 
 
 class Nested(Sound):
-    """Observations as a Dict with a Tuple, a Discrete and a picture-like array inside."""
+    """Observations as a Dict with a Tuple, a Discrete, a MultiDiscrete and a picture-like array inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,24 +151,32 @@ class Nested(Sound):
             mode=gym.spaces.Discrete(3, start=5),
             arm=gym.spaces.Tuple([box(-10, 10, (2,), np.float32), gym.spaces.MultiBinary(2)]),
             grid=box(0, 255, (2, 3), np.uint8),
+            gears=gym.spaces.MultiDiscrete([2, 3], start=[0, 5]),
         )
 
     def observe(self) -> Any:
         grid = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        return {"mode": np.int64(6), "arm": (self.place.copy(), np.array([1, 0], np.int8)), "grid": grid}
+        return {
+            "mode": np.int64(6),
+            "arm": (self.place.copy(), np.array([1, 0], np.int8)),
+            "grid": grid,
+            "gears": np.array([0, 7]),
+        }
 
 
 def test_dict_and_tuple_observations_are_flattened_with_a_known_layout(tmp_path: Path) -> None:
     env = Environment(Nested(), "nested")
     flat = env.reset(0, 0)
     layout = {part.name: (part.start, part.stop) for part in env.guard.spec.observation}
-    assert sorted(layout.values())[0][0] == 0 and flat.shape == (3 + 2 + 2 + 6,)
+    assert sorted(layout.values())[0][0] == 0 and flat.shape == (3 + 2 + 2 + 6 + 5,)
     start, stop = layout["observation['mode']"]
     assert flat[start:stop].tolist() == [0, 1, 0], "6 is the second of 5, 6, 7"
     start, stop = layout["observation['arm'][1]"]
     assert flat[start:stop].tolist() == [1, 0]
     start, stop = layout["observation['grid']"]
     assert flat[start:stop].tolist() == [0, 1, 2, 3, 4, 5]
+    start, stop = layout["observation['gears']"]
+    assert flat[start:stop].tolist() == [1, 0, 0, 0, 1], "the first of two, and 7 is the last of 5, 6, 7"
     folder, end = train(helpers.small_config(env={"id": "test_simulators:Nested"}), tmp_path)
     assert end.updates == 200
     policy = t3d.load_policy(folder / "best" / "seed-0")
@@ -181,6 +189,9 @@ def test_dict_and_tuple_observations_are_flattened_with_a_known_layout(tmp_path:
     ("fault", "words"),
     [
         ({"mode": 9}, r"observation\['mode'\] is outside its 3 choices"),
+        ({"gears": np.array([1, 4])}, r"observation\['gears'\]\[1\] is outside its 3 choices"),
+        ({"gears": np.array([0.5, 5])}, r"observation\['gears'\]\[0\] is outside its 2 choices"),
+        ({"gears": 1}, r"observation\['gears'\] has shape \(\)"),
         ({"arm": (np.array([np.nan, 0]), np.zeros(2))}, r"observation\['arm'\]\[0\]\[0\] is nan"),
         ({"arm": (np.zeros(2),)}, r"observation\['arm'\]\[1\] is missing"),
         ({"grid": np.zeros((3, 2))}, r"observation\['grid'\] has shape \(3, 2\)"),

@@ -81,6 +81,7 @@ def test_the_video_shows_as_many_steps_as_it_says(run_folder: Path) -> None:
 def test_training_prints_what_a_newcomer_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "Pendulum-v1", *SMALL, "--no-video", "--run.root", str(tmp_path)]) == 0
     out = capsys.readouterr().out
+    assert "suits" not in out
     for words in (
         "Settings that differ from the defaults",
         "random_steps",
@@ -92,6 +93,27 @@ def test_training_prints_what_a_newcomer_needs(tmp_path: Path, capsys: pytest.Ca
         assert words in out
     assert "curve.png" in out and "Next, try:" in out and "t3d eval" in out
     assert not list(tmp_path.rglob("video.mp4"))
+
+
+def test_a_run_with_another_preset_says_which_one_suits_better(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = [
+        "--total-steps",
+        "20",
+        "--random-steps",
+        "10",
+        "--td3.batch-size",
+        "8",
+        "--eval.episodes",
+        "1",
+        "--no-video",
+    ]
+    assert main(["train", "Pendulum-v1", *tiny, "--run.root", str(tmp_path), "--run.name", "run"]) == 0
+    title, advice, *_ = capsys.readouterr().out.splitlines()
+    assert "preset default" in title and advice.startswith("quick suits Pendulum better: --preset quick (")
+    assert main(["resume", str(tmp_path / "run"), "--total-steps", "25", "--no-video"]) == 0
+    assert "suits" not in capsys.readouterr().out, "a run keeps its settings"
 
 
 def test_eval_plays_the_best_seed_and_can_choose(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +179,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in PRESETS)
+    assert "suits Walker2d: 4.2 times the return of default after 300,000 steps" in out
 
 
 def test_the_paper_preset_is_the_papers() -> None:

@@ -30,6 +30,7 @@ NAMED = {  # by the commands' own name: what is typed about a run
     "resume": ["RUN", "--total-steps", "150", "--no-video"],
     "eval": ["RUN", "--episodes", "1"],
     "record": ["RUN", "--steps", "2"],
+    "play": ["RUN", "--episodes", "1"],
     "plot": ["RUN"],
     "compare": ["RUN", "other"],
     "export": ["RUN", "--format", "c"],
@@ -43,7 +44,7 @@ NAMED = {  # by the commands' own name: what is typed about a run
     "bench": ["update", "--seconds", "0", "--threads", "1", "--engines", "eager"],
     "presets": [],
 }
-IMPORTING = {"train", "resume", "eval", "record"}
+IMPORTING = {"train", "resume", "eval", "record", "play"}
 
 
 @pytest.fixture
@@ -89,6 +90,8 @@ def test_only_some_commands_import_what_a_config_names(
     for place in ("t3d.ship.serve", "t3d.dash.process"):  # else they serve until Ctrl-C
         monkeypatch.setattr(f"{place}.serve", lambda opened, *_: opened.close())
     monkeypatch.setattr("os.nice", lambda _: None)
+    monkeypatch.setenv("DISPLAY", ":0")  # a screen for t3d play, where SDL draws nothing
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     found: dict[tuple[str, str], set[str]] = {}
     for run in ("RUN", "own"):
         for name, words in NAMED.items():
@@ -122,7 +125,7 @@ def test_own_code_is_explained_once_it_is_typed(runs: Path, capsys: pytest.Captu
     assert main(["explain", "own"]) == 2
     said = capsys.readouterr().err
     settings = flat(load_config(runs / "own" / "config.toml"))
-    assert "only t3d train, resume, eval and record import what a config names" in said
+    assert "only t3d train, resume, eval, record and play import what a config names" in said
     assert f"t3d explain own --own {settings['rule']}" in said or settings["td3.actor_network"] in said
     own = [settings[key] for key in ("rule", "td3.actor_network", "td3.critic_network")]
     for number in range(3):

@@ -22,27 +22,29 @@ from t3d.policy.observations import ABSURD
 from t3d.policy.spec import Part
 from t3d.world.spec import spec_of
 
-DICT = vector_spec(6)._replace(
+DICT = vector_spec(13)._replace(
     observation=(
         Part(("place",), (2,), 0, 2),
         Part(("inner", "choice"), (), 2, 5, first_choice=1),
         Part(("inner", "height"), (), 5, 6),
+        Part(("gears",), (2,), 6, 13, first_choice=(0, -1), counts=(3, 4)),
     )
 )
 
 
 def of_dicts() -> SavedPolicy:
-    return made(architecture("mlp", (6, 8, 3), "relu"), DICT)
+    return made(architecture("mlp", (13, 8, 3), "relu"), DICT)
 
 
 def seen(rng: np.random.Generator) -> dict[str, Any]:
-    return {"place": rng.normal(size=2), "inner": {"choice": int(rng.integers(1, 4)), "height": rng.normal()}}
+    inner = {"choice": int(rng.integers(1, 4)), "height": rng.normal()}
+    return {"place": rng.normal(size=2), "inner": inner, "gears": rng.integers([0, -1], [3, 3])}
 
 
 def many(ones: list[dict[str, Any]]) -> dict[str, Any]:
     """As a vector of environments returns them."""
     inner = {name: np.array([one["inner"][name] for one in ones]) for name in ("choice", "height")}
-    return {"place": np.stack([one["place"] for one in ones]), "inner": inner}
+    return {"inner": inner, **{name: np.stack([one[name] for one in ones]) for name in ("place", "gears")}}
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, np.int64, np.uint8, bool, list])

@@ -102,6 +102,7 @@ SPACES: dict[str, Spec] = {
     "parts of a dictionary": vector_spec(5)._replace(
         observation=(Part(("place",), (2,), 0, 2), Part(("choice",), (), 2, 5, first_choice=-1))
     ),
+    "several choices": vector_spec(5)._replace(observation=(Part((), (2,), 0, 5, first_choice=(4, 0), counts=(2, 3)),)),
 }
 
 
@@ -115,6 +116,7 @@ def test_other_spaces(tmp_path: Path, name: str) -> None:
         assert exported.difference is not None and exported.difference <= TOLERANCE
     loaded = t3d.load_policy(tmp_path / "policy.onnx")
     seen: Any = {"place": [0.5, -1.0], "choice": 1} if "dictionary" in name else np.linspace(-1, 1, 5)
+    seen = np.array([5, 1]) if "choices" in name else seen
     one, other = policy(seen), loaded(seen)
     assert one.shape == other.shape == spec.action_shape and one.dtype == other.dtype == np.dtype(spec.action_dtype)
     np.testing.assert_allclose(one, other, atol=1e-5)

@@ -61,14 +61,17 @@ def test_parts_of_an_observation_are_named_in_json_and_in_order_in_bytes() -> No
     policy = of_parts()
     client = client_of(policy)
     arm, choice, speed = np.array([[0.1, 0.2], [0.3, 0.4]]), 2, np.array([1.0, 2.0, 3.0])
-    wanted = policy({"arm": (arm, choice), "speed": speed})
-    answer = client.post("/act", json={"observation": {"arm": [arm.tolist(), choice], "speed": speed.tolist()}})
-    assert answer.json() == {"action": wanted.tolist()}
-    flat = np.concatenate([arm.ravel(), [choice], speed]).astype("<f4").tobytes()
+    wanted, gears = policy({"arm": (arm, choice), "speed": speed, "gears": (1, 5)}), [1, 5]
+    seen = {"arm": [arm.tolist(), choice], "speed": speed.tolist(), "gears": gears}
+    assert client.post("/act", json={"observation": seen}).json() == {"action": wanted.tolist()}
+    seen = {"arm": [2 * [arm.tolist()], 2 * [choice]], "speed": 2 * [speed.tolist()], "gears": [gears, [0, 6]]}
+    both = client.post("/act", json={"observation": seen}).json()["action"]
+    assert np.allclose(both[0], wanted, atol=1e-6) and not np.allclose(both[1], wanted, atol=1e-6)
+    flat = np.concatenate([arm.ravel(), [choice], speed, gears]).astype("<f4").tobytes()
     answer = client.post("/act", content=2 * flat, headers=AS_BYTES)
-    assert answer.content == 2 * wanted.astype("<f4").tobytes()
+    assert np.allclose(np.frombuffer(answer.content, "<f4").reshape(2, -1), wanted, atol=1e-6)
     names = [array["name"] for array in client.get("/info").json()["observation"]["arrays"]]
-    assert len(names) == 3 and len(flat) == client.get("/info").json()["observation"]["bytes"]
+    assert len(names) == 4 and len(flat) == client.get("/info").json()["observation"]["bytes"]
 
 
 def test_images_are_bytes_or_whole_numbers() -> None:

@@ -261,13 +261,16 @@ def test_what_is_taken_for_an_image(space: Any, is_image: bool) -> None:
 
 
 def test_choices_that_were_not_met_are_not_numbers_that_never_change() -> None:
-    space = gym.spaces.Dict(mode=gym.spaces.Discrete(50), place=Box(-10, 10, (2,), np.float32))
+    gears = gym.spaces.MultiDiscrete([9, 4])
+    space = gym.spaces.Dict(mode=gym.spaces.Discrete(50), gears=gears, place=Box(-10, 10, (2,), np.float32))
     modes = type(
         "Modes",
         (with_spaces(observation_space=space),),
-        {"observe": lambda self: {"mode": self.t % 2, "place": self.place.copy()}},
+        {"observe": lambda self: {"mode": self.t % 2, "gears": [self.t % 9, self.t % 2], "place": self.place.copy()}},
     )
     assert examine(modes) == []
+    modes.observe = lambda self: {"mode": self.t % 2, "gears": [self.t % 2, 3], "place": self.place.copy()}  # type: ignore[attr-defined]
+    assert [text.partition(" never")[0] for text in examine(modes)] == ["Modes: observation value 59, 60, 61, 62"]
 
 
 def test_the_command_speaks_of_environments_and_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,6 +200,19 @@ LIES: dict[str, dict[str, Any]] = {
         "observation": [{"path": [], "shape": [HUGE], "start": 0, "stop": HUGE, "first_choice": None}]
     },
     "many choices": {"observation": [{"path": [], "shape": [], "start": 0, "stop": HUGE, "first_choice": 0}]},
+    **{
+        f"choices {first} of {counts}": {
+            "observation": [{"path": [], "shape": [2], "start": 0, "stop": 3, "first_choice": first, "counts": counts}]
+        }
+        for first, counts in [
+            ([0, 0], [1, 3]),
+            ([0], [3]),
+            ([0], [1, 2]),
+            (0, [1, 2]),
+            ([0, 0], [3, 0]),
+            ([0, 0.5], [1, 2]),
+        ]
+    },
     "a gap in the observation": {
         "observation": [{"path": [], "shape": [2], "start": 1, "stop": 3, "first_choice": None}]
     },

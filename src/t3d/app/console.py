@@ -22,6 +22,7 @@ from t3d.app.history import HistoryLines, earlier_rows, groups_of
 from t3d.app.tables import print_settings
 from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
 from t3d.config import Config, Member, diff, merge, plain
+from t3d.config.presets import better_preset
 from t3d.config.sweeps import counted, short, swept
 from t3d.files import display_path
 
@@ -118,6 +119,8 @@ class View:
             f"{cfg.rule_title} on {cfg.env.title}, preset {cfg.preset}, seeds {', '.join(map(str, cfg.seeds))}{sweep}"
         )
         show(title, style="bold", soft_wrap=True)
+        if isinstance(event, events.Start) and (advice := better_preset(cfg)):
+            show(advice, style="yellow", soft_wrap=True)
         why = f" (no faster one: {event.engine_reason})" if event.engine_reason else ""
         show(
             f"{event.parameters:,} parameters per seed, replay {event.replay_bytes / 2**20:,.1f} MiB, "

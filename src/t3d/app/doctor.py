@@ -25,6 +25,7 @@ from t3d.world.doctor import examine
 from t3d.world.guard import EnvFactory, close_quietly
 from t3d.world.make import env_factory
 from t3d.world.pixels import open_env
+from t3d.world.simulators import has_screen
 from t3d.world.spec import size_of, spec_of
 
 EXTRAS = {  # and a module that only it installs
@@ -110,7 +111,7 @@ def _machine() -> Table:
 def _graphics() -> str:
     if os.environ.get("MUJOCO_GL"):
         return f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+    if has_screen():
         return "a window system is available"
     if find_library("EGL") is None:
         return "no screen and no EGL, so no videos: apt-get install libegl1 libgl1"

@@ -20,7 +20,7 @@ from t3d.app.session import show
 from t3d.app.tables import settings_table
 from t3d.app.terminal import PlainConsole, SignalRequests, labelled
 from t3d.config import Config, diff, load_toml, merge, plain
-from t3d.config.presets import PRESETS, preset
+from t3d.config.presets import PRESETS, families, preset
 from t3d.config.sweeps import FORM, swept
 from t3d.errors import NothingLeft, UserError, check_installed
 from t3d.events import Event
@@ -127,6 +127,8 @@ def list_presets(arguments: list[str]) -> int:
         console.print(labelled(f"{name}:", "bold", purpose))
         if changes := diff(preset(name), Config(preset=name)):
             console.print(settings_table(changes, ""))
+        for suited in (family for family in families() if family.preset == name):
+            console.print(f"suits {', '.join(suited.ids)}: {suited.because}", soft_wrap=True)
         console.print()
     return 0
 

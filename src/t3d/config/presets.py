@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any, NamedTuple
 
 from t3d.config.merging import merge
@@ -104,6 +106,29 @@ def preset(name: str) -> Config:
     if not isinstance(name, str) or name not in PRESETS:
         raise UserError(f"unknown preset {name}{did_you_mean(str(name), PRESETS)} (presets: {', '.join(PRESETS)})")
     return merge(Config(preset=name), PRESETS[name].changes)
+
+
+class Family(NamedTuple):
+    """Environments, by their ids without a version, that a preset was measured to suit, and the measurement."""
+
+    ids: list[str]
+    preset: str
+    because: str
+
+
+def families() -> list[Family]:
+    """Reads what is known of presets and environments."""
+    text = (resources.files("t3d.config") / "families.toml").read_text(encoding="utf-8")
+    return [Family(**fields) for fields in tomllib.loads(text)["families"]]
+
+
+def better_preset(cfg: Config) -> str:
+    """Says which preset is known to suit the environment better than the run's; empty if none is."""
+    name = cfg.env.id.rpartition("-v")[0] or cfg.env.id
+    for ids, suited, because in families():
+        if name in ids and cfg.preset != suited and cfg.rule == "td3" and not cfg.env.pixels:
+            return f"{suited} suits {name} better: --preset {suited} ({because})"
+    return ""
 
 
 def as_config(value: Config | Mapping[str, Any] | str) -> Config:

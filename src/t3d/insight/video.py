@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, load_config
 from t3d.config.networks import own_network
-from t3d.errors import UserError
+from t3d.errors import EnvironmentFailed, UserError
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
@@ -72,6 +72,20 @@ def open_renderable(cfg: EnvConfig) -> Any:
     return env
 
 
+def open_window(cfg: EnvConfig) -> Any:
+    """Creates an environment that is shown in a window: its own, or one with the pictures that it renders."""
+    env = env_factory(cfg)(render_mode="human")
+    if getattr(env, "render_mode", None) == "human" and "human" in env.metadata.get("render_modes", ()):
+        track(env)
+        return env
+    close_quietly(env, cfg.id)
+    rendered = open_renderable(cfg)
+    try:
+        return gym.wrappers.HumanRendering(rendered)
+    except Exception as error:
+        raise EnvironmentFailed("opening a window", error) from error
+
+
 def track(env: Any) -> None:
     """Uses MuJoCo's tracking camera if the model has one; otherwise the body moves out of sight."""
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
@@ -81,6 +95,8 @@ def track(env: Any) -> None:
     camera = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     if camera != -1:
         renderer.camera_id = camera
+        fixed = {"type": mujoco.mjtCamera.mjCAMERA_FIXED, "fixedcamid": camera}  # a window reads these instead
+        renderer.default_cam_config = {**(renderer.default_cam_config or {}), **fixed}
 
 
 def _frames(

@@ -89,7 +89,7 @@ def fixed(observation: Any, spec: Spec, last: NDArray[Any]) -> NDArray[Any]:
         values = vector[part.start : part.stop]
         with suppress(InvalidValue):
             plain = numbers(part.name, inside(observation, part), part.shape)
-            values[:] = _clipped(plain.reshape(-1), values) if part.first_choice is None else _one_hot(part, plain)
+            values[:] = _clipped(plain.reshape(-1), values) if part.first_choice is None else _one_hots(part, plain)
     return flat
 
 
@@ -126,7 +126,7 @@ def _part(observation: Any, part: Part) -> Floats:
         if part.first_choice is None and largest_of(flat) <= ABSURD:
             return flat.astype(np.float32)  # the usual case, and much faster
     plain = numbers(part.name, value, part.shape)
-    values = sane(part.name, plain.reshape(-1)) if part.first_choice is None else _one_hot(part, plain)
+    values = sane(part.name, plain.reshape(-1)) if part.first_choice is None else _one_hots(part, plain)
     return values.astype(np.float32)
 
 
@@ -141,11 +141,18 @@ def inside(observation: Any, part: Part | Image) -> Any:
     return value
 
 
-def _one_hot(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
-    choice = value - (part.first_choice or 0)
-    choices = np.arange(part.stop - part.start)
+def _one_hots(part: Part, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    first: Any = part.first_choice
+    if not part.counts:
+        return _one_hot(part.name, value - first, part.stop - part.start)
+    choices = zip(value.reshape(-1) - first, part.counts, strict=True)
+    return np.concatenate([_one_hot(f"{part.name}[{i}]", choice, count) for i, (choice, count) in enumerate(choices)])
+
+
+def _one_hot(name: str, choice: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    choices = np.arange(count)
     if choice not in choices:
-        raise InvalidValue(part.name, f"is outside its {len(choices)} choices")
+        raise InvalidValue(name, f"is outside its {count} choices")
     return np.equal(choices, choice).astype(np.float64)
 
 

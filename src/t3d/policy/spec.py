@@ -12,6 +12,7 @@ from t3d.files import Refused, to_count, to_fields, to_list, to_number
 
 Floats = NDArray[np.float32]
 Path = tuple[str | int, ...]  # keys and indices that lead to a part of an observation; empty when it is one array
+LEAST_CHOICE = -(2**62)
 MOST_BYTES = 2**26  # of an observation with images, in a description that is not refused; chosen
 
 
@@ -22,7 +23,8 @@ class Part(NamedTuple):
     shape: tuple[int, ...]
     start: int
     stop: int
-    first_choice: int | None = None  # set for a Discrete part, which becomes a one-hot vector
+    first_choice: int | tuple[int, ...] | None = None  # of Discrete and MultiDiscrete, which become one-hot vectors
+    counts: tuple[int, ...] = ()  # of MultiDiscrete: how many choices each of its numbers has
 
     @property
     def name(self) -> str:
@@ -30,12 +32,23 @@ class Part(NamedTuple):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Part:
-        choice = None if fields["first_choice"] is None else to_count(fields["first_choice"], least=-(2**62))
-        shape = tuple(map(to_count, to_list(fields["shape"])))
-        part = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]), choice)
-        if choice is None and prod(shape) != part.stop - part.start:
+        shape, first = tuple(map(to_count, to_list(fields["shape"]))), fields["first_choice"]
+        part = cls(_path(fields), shape, to_count(fields["start"]), to_count(fields["stop"]))
+        size = part.stop - part.start
+        counts = tuple(to_count(count, least=1) for count in to_list(fields.get("counts", [])))
+        if counts:
+            first = tuple(to_count(choice, least=LEAST_CHOICE) for choice in to_list(first))
+            is_sized = len(first) == len(counts) == prod(shape) and sum(counts) == size
+        else:
+            first = None if first is None else to_count(first, least=LEAST_CHOICE)
+            is_sized = first is not None or prod(shape) == size
+        if not is_sized:
             raise ValueError(f"a part of its observations is {fields}")
-        return part
+        return part._replace(first_choice=first, counts=counts)
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = self._asdict()
+        return fields if self.counts else {name: value for name, value in fields.items() if name != "counts"}
 
 
 class Image(NamedTuple):
@@ -123,7 +136,7 @@ class Spec(NamedTuple):
         """Returns it as plain values, which from_dict reads: what most specs do not have is left out."""
         images = {"images": [image._asdict() for image in self.images], "stack": self.stack}
         return {
-            "observation": [part._asdict() for part in self.observation],
+            "observation": [part.to_dict() for part in self.observation],
             **(images if self.images else {}),
             "action_shape": self.action_shape,
             "action_low": self.action_low.tolist(),

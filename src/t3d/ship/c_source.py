@@ -228,6 +228,7 @@ def _how_to_call(spec: Spec, sizes: dict[str, int]) -> list[str]:
     for part in spec.observation:
         choice = part.first_choice
         content = f" of shape {part.shape}" if choice is None else f", one-hot from choice {choice}"
+        content += f", one vector for each of its {len(part.counts)} numbers: {part.counts} long" if part.counts else ""
         lines.append(f"observation[{part.start}..{part.stop - 1}]: {part.name}{content}")
     bounds = zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)
     return lines + [f"action[{index}]: {low:g} to {high:g}" for index, (low, high) in enumerate(bounds)]

@@ -93,9 +93,7 @@ class Messages:
         return actions.astype(self.action_dtype, copy=False).tobytes()
 
     def example(self) -> bytes:
-        zeros = [
-            (part.path, np.zeros(part.shape, np.int64) + (part.first_choice or 0)) for part in self.spec.observation
-        ]
+        zeros = [(part.path, np.resize(part.first_choice or 0, part.shape)) for part in self.spec.observation]
         fields = {"observation": _listed(_nested(zeros))}
         if self.spec.max_action_change:
             fields["previous_action"] = np.zeros(self.spec.action_shape, np.int64).tolist()

@@ -21,7 +21,7 @@ from t3d.errors import UserError
 from t3d.files import to_fields, to_list, to_number
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.observations import newest, split
-from t3d.policy.spec import Spec
+from t3d.policy.spec import Part, Spec
 from t3d.seeds import derive
 from t3d.world.batch import EnvBatch, SingleEnvs, open_batch
 from t3d.world.factory import label_of
@@ -152,12 +152,18 @@ def outline(spec: Spec) -> dict[str, Any]:
     images = {"images": [[image.name, size_of(image)] for image in spec.images], "stack": spec.stack}
     return {
         "observed": spec.observation_size,
-        "observation": [[part.name, list(part.shape), part.first_choice] for part in spec.observation],
+        "observation": [_outline_of(part) for part in spec.observation],
         "action_shape": list(spec.action_shape),
         "bounds": [list(pair) for pair in zip(spec.action_low.tolist(), spec.action_high.tolist(), strict=True)],
         **(images if spec.images else {}),
         **({"max_action_change": spec.max_action_change} if spec.max_action_change else {}),
     }
+
+
+def _outline_of(part: Part) -> list[Any]:
+    if isinstance(part.first_choice, tuple):
+        return [f"{part.name} of {part.counts} choices", list(part.shape), list(part.first_choice)]
+    return [part.name, list(part.shape), part.first_choice]
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:

@@ -25,10 +25,14 @@ def choose_graphics() -> None:
     pygame's library, SDL, would swallow SIGTERM as soon as something is drawn.
     """
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform == "linux" and not screen:
+    if not has_screen():
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+def has_screen() -> bool:
+    """Whether windows can be opened; on other systems than Linux they always can, as far as anybody can tell."""
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def graphics_hint() -> str:

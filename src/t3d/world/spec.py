@@ -74,7 +74,7 @@ def spec_of(env: Any, cfg: EnvConfig | None = None) -> Spec:
 
 
 def layout_of(space: gym.Space[Any]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:
-    """Lays out an observation: images in a frame; the rest in a vector, Discrete as a one-hot vector."""
+    """Lays out an observation: images in a frame; the rest in a vector, choices as one-hot vectors."""
     parts: list[Part] = []
     images: list[Image] = []
     for path, leaf in _leaves(space):
@@ -85,6 +85,9 @@ def layout_of(space: gym.Space[Any]) -> tuple[tuple[Part, ...], tuple[Image, ...
         start = parts[-1].stop if parts else 0
         if isinstance(leaf, spaces.Discrete):
             parts.append(Part(path, (), start, start + int(leaf.n), first_choice=int(leaf.start)))
+        elif isinstance(leaf, spaces.MultiDiscrete) and leaf.nvec.size:
+            counts, first = (tuple(array.reshape(-1).tolist()) for array in (leaf.nvec, leaf.start))
+            parts.append(Part(path, leaf.shape, start, start + sum(counts), first, counts))
         else:
             parts.append(Part(path, leaf.shape, start, start + prod(leaf.shape)))
     return tuple(parts), tuple(images)
@@ -97,12 +100,12 @@ def _leaves(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, Any]
     elif isinstance(space, spaces.Tuple):
         for index, child in enumerate(space.spaces):
             yield from _leaves(child, (*path, index))
-    elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete):
+    elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
         yield path, space
     else:
         raise UserError(
             f"the observation space holds {space}, which T3D cannot flatten; "
-            "use Box, Discrete, MultiBinary, or Dict and Tuple of these"
+            "use Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these"
         )
 
 

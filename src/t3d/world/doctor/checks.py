@@ -227,9 +227,9 @@ def _constant(trial: Trial) -> NDArray[np.bool_]:
     """Marks the values that have not changed, but not choices that did not occur."""
     constant: NDArray[np.bool_] = trial.least == trial.most
     for part in trial.guard.spec.observation:
-        of_part = constant[part.start : part.stop]
-        if part.first_choice is not None and not of_part.all():
-            of_part[:] = False
+        vectors = np.split(constant[part.start : part.stop], np.cumsum(part.counts)[:-1])  # one, but of MultiDiscrete
+        for vector in vectors if part.first_choice is not None else []:
+            vector[:] = vector.all()
     return constant
 
 
