@@ -13,12 +13,12 @@ class Governor:
     """Keeps updates at a fixed ratio to the steps of a member, however many environments or members there are."""
 
     def __init__(self, cfg: Config) -> None:
-        self.random_steps, self.total_steps, self.max_ahead = cfg.random_steps, cfg.total_steps, cfg.most_ahead
+        self.begins, self.total_steps, self.max_ahead = cfg.steps_before_learning, cfg.total_steps, cfg.most_ahead
         self.ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
-        """Returns how many updates are due, given each member's transitions so far. Random steps call for none."""
-        learned_from = max(0, min(transitions) - self.random_steps)
+        """Returns how many updates are due, given each member's transitions so far. Those before learning call for none."""
+        learned_from = max(0, min(transitions) - self.begins)
         return max(0, floor(self.ratio * learned_from) - updates)
 
     def limit(self, updates: int, ahead: int | None = None) -> int:
@@ -28,7 +28,7 @@ class Governor:
         """
         if not self.ratio:
             return self.total_steps
-        next_due = self.random_steps + ceil((updates + 1) / self.ratio)
+        next_due = self.begins + ceil((updates + 1) / self.ratio)
         return min(self.total_steps, next_due + (ahead or self.max_ahead) - 1)
 
 
