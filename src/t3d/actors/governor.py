@@ -17,7 +17,7 @@ class Governor:
         self.ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
-        """Returns how many updates are due, given each member's transitions so far. Those before learning call for none."""
+        """Returns how many updates are due, given each member's transitions so far. The first call for none."""
         learned_from = max(0, min(transitions) - self.begins)
         return max(0, floor(self.ratio * learned_from) - updates)
 

@@ -147,7 +147,7 @@ class Config(Section):
     total_steps: int = setting(1_000_000, between=(1, 10**12), resume="changed")
     """Environment steps per seed."""
     random_steps: int = setting(25_000, between=(0, 10**12), extreme=90)
-    """Steps with uniformly random actions before learning starts; a run with start_from acts with its policy there."""
+    """Steps with uniformly random actions before learning starts; what starts from a run acts with its policy."""
     start_from: str = setting("", resume="ignored")
     """Start with what another run has learned: its folder or name, one of its checkpoints, or a policy file."""
     start_seed: str = setting("", used_with=("start_from",))
@@ -234,7 +234,7 @@ class Config(Section):
         _ = self.members  # raises if they are too many
 
     def _check_together(self) -> None:
-        if self.random_steps >= self.total_steps:
+        if self.steps_before_learning >= self.total_steps:
             or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
@@ -289,8 +289,8 @@ class Config(Section):
 
     @property
     def random_actions(self) -> int:
-        """Steps of a seed with random actions: none if it begins with a policy."""
-        return 0 if self.start_from else self.random_steps
+        """Steps of a seed with random actions; critics that were trained need none, new ones do."""
+        return 0 if self.start_from and not self.starts_from_policy else self.random_steps
 
     @property
     def rule_title(self) -> str:

@@ -55,8 +55,8 @@ class Memory:
     def take_over(self, state: State, members: Sequence[int]) -> None:
         """Continues the statistics of these members of another run, whose episodes in progress do not continue."""
         for name in ("normaliser", "reward_scaler"):
-            if part := getattr(self, name):
-                saved = to_fields(state[name])
+            part, saved = getattr(self, name), to_fields(state.get(name, {}))
+            if part is not None and saved:
                 moments = {key: saved[key][list(members)] for key in ("count", "mean", "m2")}
                 part.restore({**moments, "newest": np.empty((0, 5))})
 

@@ -198,6 +198,7 @@ def card(facts: Facts) -> list[tuple[str, str]]:
     trained = (
         f"{cfg.rule_title} with preset {summary.preset}, {members_text(summary, named=True)}: {summary.step:,} steps "
         f"each, the first {min(cfg.random_actions, summary.step):,} with random actions, {updates:,} updates"
+        + (f"; started from {summary.origin}" if summary.origin else "")
         + (f"; resumed {counted(resumes, 'time')}." if resumes else ".")
     )
     if best is None:

@@ -122,7 +122,7 @@ def assemble(
     requested is the configuration before this machine chose device, engine and threads. `opened` closes each part.
     Whatever may raise does so before the folder is created or its logs are truncated.
     """
-    origin = None if loaded else open_origin(cfg)
+    origin = open_origin(cfg) if cfg.start_from and not loaded else None
     placement.set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()
@@ -133,7 +133,7 @@ def assemble(
     with surroundings.for_updates(builds=True):
         parts, about_learning = _parts(cfg, world, replay_on)
         if origin is not None:
-            about_learning += origin.begin(parts)
+            about_learning.append(origin.begin(parts))
             requests.save.set()  # at once: then no resume needs what the run started from
         restored = parts.restore(loaded, requests.stop) if loaded else []
         parts.learner.prepare()
@@ -155,25 +155,14 @@ def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]
     rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)
     if cfg.actor_rests and rule.resting is None:
-        raise UserError(
-            f"the actor of rule={cfg.rule} cannot rest{' with images' if spec.images else ''}; use --start-actor-after 0"
-        )
+        raise UserError(f"an actor of rule={cfg.rule} cannot rest, with images none can; use --start-actor-after 0")
     coefficients = coefficients_of_members(cfg, rule)
     engine, reason, notes = placement.choose_engine(cfg, spec, rule, coefficients)
     threads, about_threads = placement.set_threads(cfg, spec, rule, engine, coefficients)
     cfg = replace(cfg, engine=engine, threads=threads)
     memory = Memory(spec, cfg, replay_on, coefficients.gamma)
-    seeds, rests = cfg.member_seeds, cfg.actor_rests
     learner = Learner(
-        spec,
-        cfg.td3,
-        seeds,
-        cfg.device,
-        engine=engine,
-        rule=rule,
-        coefficients=coefficients,
-        source=memory,
-        rests=rests,
+        spec, cfg.td3, cfg.member_seeds, cfg.device, torch.float32, engine, rule, coefficients, memory, cfg.actor_rests
     )
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, world.environment, reason)
     return parts, [*notes, *about_threads]

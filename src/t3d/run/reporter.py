@@ -79,11 +79,8 @@ class Reporter:
         """Returns what an event says of a member, which has a step of its own, or of the whole run."""
         if member is None:
             return {"step": self.parts.counters.step}
-        return {
-            "step": self.parts.memory.collected(member),
-            "member": member,
-            "seed": self.parts.cfg.member_seeds[member],
-        }
+        step, seed = self.parts.memory.collected(member), self.parts.cfg.member_seeds[member]
+        return {"step": step, "member": member, "seed": seed}
 
     def acting(self, *, summary: bool = False) -> list[Event]:
         """Reports acting since the last report, or the start; nothing if acting and learning take turns."""
@@ -97,7 +94,7 @@ class Reporter:
 
 
 def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float) -> Iterator[Event]:
-    """Yields the newest update, whose trace is complete unless the actor rests, by member: its losses, then what each step produced."""
+    """Yields the newest update by member: its losses (a resting actor has none), then what each step produced."""
     losses = {name: values.tolist() for name, values in trace.losses.items()}
     for member in parts.living:
         about: dict[str, Any] = {"step": step, "updates": parts.learner.updates}

@@ -46,7 +46,7 @@ def load(
     if checkpoint is None:
         loaded, started, step, is_over = None, _start_again(path, written, cfg, notes), 0, False
     else:
-        loaded, started, step, is_over = contents(checkpoint)
+        loaded, started, step, is_over = _contents(checkpoint)
     edited, edits = _with_edits(started, written or started, path)
     notes += edits
     values: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def _refuse_if_there(step: int, total: int, is_over: bool) -> None:
         raise NothingLeft(f"the run {state}; --total-steps N trains it for longer")
 
 
-def contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]:
+def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]:
     """Returns its state, the configuration in it, its step, and whether that step has been evaluated."""
     try:
         state = checkpoint.state()
