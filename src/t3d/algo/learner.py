@@ -73,9 +73,8 @@ class Learner:
         if not self._engine_kind.records:
             return
         state, source_state = self.state(), self.source.state()
-        resting, _ = self._cycle
-        others = [phase for phase in dict.fromkeys(resting) if phase not in self.phases]
-        self.engine.prepare([*others, *self.phases], self.source, self.draw)
+        resting = {*self._cycle[0]} - {*self.phases}  # where the actor moves in every update
+        self.engine.prepare([*resting, *self.phases], self.source, self.draw)
         self.restore(state)
         self.source.restore(source_state)
 

@@ -112,7 +112,8 @@ class View:
         self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
         self.members, self.rows = cfg.members, [{} for _ in cfg.members]
         self.learns_from = cfg.steps_before_learning
-        self.progress.update(self.task, total=cfg.total_steps, completed=event.step)
+        acting = "random actions" if cfg.random_actions else "collecting"
+        self.progress.update(self.task, description=acting, total=cfg.total_steps, completed=event.step)
         sweep = f", sweep {plain(cfg.sweep)}" if cfg.sweep else ""
         title = (
             f"{cfg.rule_title} on {cfg.env.title}, preset {cfg.preset}, seeds {', '.join(map(str, cfg.seeds))}{sweep}"

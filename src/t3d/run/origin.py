@@ -27,6 +27,7 @@ from t3d.modules import is_own
 from t3d.policy.files import read_policy
 from t3d.run.parts import Parts
 from t3d.store.checkpoint import Checkpoint, newest, open_checkpoint
+from t3d.store.contents import refuse_unlike
 from t3d.store.reader import locate
 from t3d.types import State
 from t3d.world.fingerprint import difference, differences, outline
@@ -46,9 +47,9 @@ class Origin(NamedTuple):
 
     def begin(self, parts: Parts) -> str:
         """Gives a new run what it starts with; returns a note on it."""
-        changes = self._changes(parts)
         names = [self.names[member] for member in self.members]
         try:
+            changes = self._changes(parts)
             self._give(parts, names)
         except CORRUPT_ERRORS as error:
             raise UserError(f"{self.path} does not fit this run ({type(error).__name__}: {error})") from error
@@ -63,15 +64,17 @@ class Origin(NamedTuple):
 
     def _give(self, parts: Parts, names: list[str]) -> None:
         learner, memory, theirs = parts.learner, parts.memory, to_fields(self.state["learner"])
-        ours = [name for name, _ in named_tensors(learner.agent)]
-        if unknown := theirs.keys() - ours if self.checkpoint is None else ():
+        tensors = [name for name, _ in named_tensors(learner.agent)]
+        if unknown := theirs.keys() - tensors if self.checkpoint is None else ():
             raise UserError(f"a policy file is for TD3 without images, and this rule has no {', '.join(unknown)}")
-        agent = {name: self._of_ours(theirs[name]) for name in (ours if self.checkpoint else theirs)}
+        agent = {name: self._of_ours(theirs[name]) for name in (tensors if self.checkpoint else theirs)}
         learner.restore({**learner.state(), **agent})
         if self.checkpoint and parts.cfg.start_replay:
             rollouts, of = self.checkpoint.rollouts, memory.replay
             memory.carry(block for index, name in enumerate(names) for block in rollouts(name, index, of))
-        memory.take_over(to_fields(self.state["memory"]), self.members)
+        statistics, ours = to_fields(self.state["memory"]), memory.state()
+        refuse_unlike(statistics, {name: ours[name] for name in ("normaliser", "reward_scaler")})
+        memory.take_over(statistics, self.members)
 
     def _of_ours(self, array: Any) -> Any:
         """Picks our members' rows; Adam's count of steps is the same for all."""
@@ -118,8 +121,8 @@ def _of_policy(cfg: Config, path: Path) -> Origin:
     known = {f"td3.actor_{name}": value for name, value in known.items()}
     _refuse_unlike(path, {**known, "normalise_observations": scaling is not None}, cfg)
     if scaling is not None:
-        count, variance = np.full((1, 1), max(2.0, about["step"])), scaling.std.astype(np.float64) ** 2 - EPSILON
-        statistics = {"count": count, "mean": scaling.mean, "m2": count * variance.clip(min=0)}
+        count, variance = np.full((1, 1), max(2.0, float(about["step"]))), scaling.std.astype(np.float64) ** 2 - EPSILON
+        statistics = {"count": count, "mean": scaling.mean.astype(np.float64), "m2": count * variance.clip(min=0)}
     state = {
         "spec": outline(policy.spec),
         "environment": {"args": about.get("env_args", {})},
@@ -170,7 +173,7 @@ def _members(cfg: Config, then: Config, path: Path) -> list[int]:
 
 
 def _refuse_ended_schedule(parts: Parts) -> None:
-    td3, steps = parts.cfg.td3, [int(value.steps) for value in parts.learner.agent if isinstance(value, AdamState)]
-    if td3.lr_schedule != "constant" and max(steps, default=0) >= td3.lr_updates:
-        made = f"and {max(steps):,} were made before this run"
-        raise UserError(f"td3.lr_updates={td3.lr_updates} counts all updates, {made}; give more, or leave lr_schedule")
+    td3, made = parts.cfg.td3, [int(value.steps) for value in parts.learner.agent if isinstance(value, AdamState)]
+    if td3.lr_schedule != "constant" and max(made, default=0) >= td3.lr_updates:
+        problem = f"td3.lr_updates={td3.lr_updates} counts all updates, and {max(made):,} were made before this run"
+        raise UserError(f"{problem}; give more, or leave lr_schedule")

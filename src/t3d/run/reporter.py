@@ -79,8 +79,8 @@ class Reporter:
         """Returns what an event says of a member, which has a step of its own, or of the whole run."""
         if member is None:
             return {"step": self.parts.counters.step}
-        step, seed = self.parts.memory.collected(member), self.parts.cfg.member_seeds[member]
-        return {"step": step, "member": member, "seed": seed}
+        parts = self.parts
+        return {"step": parts.memory.collected(member), "member": member, "seed": parts.cfg.member_seeds[member]}
 
     def acting(self, *, summary: bool = False) -> list[Event]:
         """Reports acting since the last report, or the start; nothing if acting and learning take turns."""

@@ -97,7 +97,6 @@ class Checkpoint(NamedTuple):
     def rollouts(self, member: str, index: int, replay: Replay) -> Iterator[Rollout]:
         """Yields as much of a member's replay as another has room for, as if its member `index` had collected it."""
         own = sorted((segment for segment in self.segments if segment.member == member), key=lambda own: own.first)
-        _refuse_gaps(own, min((each.first for each in own), default=0), max((each.stop for each in own), default=0))
         for segment in own:
             if segment.stop > own[-1].stop - replay.capacity:
                 contents = contents_of(segment, self._read(segment.file), replay)

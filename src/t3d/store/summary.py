@@ -80,17 +80,8 @@ class Summary(NamedTuple):
 
     @property
     def searched_text(self) -> str:
-        about = [
-            self.path.name,
-            self.env,
-            self.preset,
-            self.status,
-            self.origin,
-            *self.sweep,
-            *self.notes.tags,
-            self.notes.note,
-        ]
-        return "\n".join(about).lower()
+        about = [self.path.name, self.env, self.preset, self.status, self.origin, *self.sweep, *self.notes.tags]
+        return "\n".join([*about, self.notes.note]).lower()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -239,9 +230,8 @@ def _origin(about: dict[str, Any]) -> str:
         return ""
     path, names = Path(str(about["path"])), dict.fromkeys(map(stored_name, to_list(about["members"])))
     of = "/".join(path.parts[-3:]) if path.suffix == POLICY_FILE else f"{path.name} ({', '.join(names)})"
-    return f"step {to_count(about['step']):,} of {of}{' with its replay' if about['replay'] is True else ''}"[
-        :LONGEST_NAME
-    ]
+    replay = " with its replay" if about["replay"] is True else ""
+    return f"step {to_count(about['step']):,} of {of}{replay}"[:LONGEST_NAME]
 
 
 def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:
