@@ -64,7 +64,7 @@ class Memory:
         """Stores what another run has collected; none of its episodes goes on."""
         for rollout in rollouts:
             self.add(rollout)
-        self.replay.links.cut_episodes()
+        self.replay.links.end_episodes()
         self.carried = list(self.added)
 
     def collected(self, member: int) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from t3d.policy.spec import Spec
 from t3d.tensors import send, send_rows
-from t3d.types import GOES_ON, TRUNCATED, UNKNOWN, Origins, Rollout, row_sizes
+from t3d.types import GOES_ON, UNKNOWN, Origins, Rollout, row_sizes
 
 BYTES_PER_VALUE = 4  # float32
 NONE, NOT_YET, OVERWRITTEN = -1, -2, -3  # instead of a row: there is none, it has not arrived, the ring has lost it
@@ -176,11 +176,6 @@ class Links:
         for newest in self._newest:
             newest.clear()
         self._on_device.copy_(torch.from_numpy(self._links))
-
-    def cut_episodes(self) -> None:
-        """Ends the episodes here, too, where their origins say that they go on: links rebuilt later are the same."""
-        self.origins[self._links[..., 0] == NOT_YET, 3] = TRUNCATED
-        self.end_episodes()
 
     def _link(self, member: int, origins: Origins, stop: int) -> list[int]:
         """Links one block; returns the rows whose links have changed, some of them twice."""
