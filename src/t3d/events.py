@@ -46,6 +46,7 @@ class Session(Event):
     replay_bytes: int
     engine_reason: str = ""  # why a faster engine is not used; empty: the fastest is
     environment: dict[str, Any] = field(default_factory=dict)  # its fingerprint; empty in runs from before 0.5
+    origin: dict[str, Any] = field(default_factory=dict)  # what it started from; empty: from scratch
     files: dict[str, str] = field(default_factory=dict)  # where the user's own modules are, by their names in config
 
 
@@ -116,7 +117,7 @@ class Update(Event, kind="update"):
 
     updates: int
     critic_loss: float
-    actor_loss: float
+    actor_loss: float  # not a number while the actor rests
     q_mean: float
     y_mean: float
     td_abs_mean: float

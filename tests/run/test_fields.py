@@ -40,6 +40,15 @@ COVERED = {
     "actors": "actors/test_actors.py::test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit",
     "ray_address": "actors/test_ray_cluster.py::test_with_the_token_it_works_without_a_word",
     "ray_cpus": "actors/test_ray.py::test_a_node_that_joins_gets_actors_that_wait_for_it",
+    **{
+        f"start_{name}": f"run/test_starting_from.py::{test}"
+        for name, test in {
+            "from": "test_a_run_starts_with_all_that_was_learned",
+            "seed": "test_a_run_starts_with_all_that_was_learned",
+            "replay": "test_the_replay_comes_along_and_learning_starts_at_once",
+            "actor_after": "test_an_actor_from_a_file_rests_until_its_critics_have_learned",
+        }.items()
+    },
     "max_ahead": "actors/test_governor.py::test_actors_stay_within_max_ahead",
     "env.hang_seconds": "actors/test_actor_faults.py::test_a_fault_is_seen_and_the_actor_begun_anew",
     "noise.per_env": "actors/test_actor_runs.py::test_a_ladder_of_noise",

@@ -12,13 +12,13 @@ class Governor:
     """Keeps updates at a fixed ratio to the steps of a member, however many environments or members there are."""
 
     def __init__(self, cfg: Config) -> None:
-        self.random_steps, self.total_steps, self.max_ahead = cfg.random_steps, cfg.total_steps, cfg.most_ahead
+        self.begins, self.total_steps, self.max_ahead = cfg.steps_before_learning, cfg.total_steps, cfg.most_ahead
         ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
         self.updates, self.for_steps = ratio.as_integer_ratio()  # whole numbers; a Fraction would take a microsecond
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
-        """Returns how many updates are due, given each member's transitions so far. Random steps call for none."""
-        learned_from = max(0, min(transitions) - self.random_steps)
+        """Returns how many updates are due, given each member's transitions so far. The first call for none."""
+        learned_from = max(0, min(transitions) - self.begins)
         return max(0, learned_from * self.updates // self.for_steps - updates)
 
     def limit(self, updates: int, ahead: int | None = None) -> int:
@@ -28,7 +28,7 @@ class Governor:
         """
         if not self.updates:
             return self.total_steps
-        next_due = self.random_steps - (-(updates + 1) * self.for_steps // self.updates)  # rounded up
+        next_due = self.begins - (-(updates + 1) * self.for_steps // self.updates)  # rounded up
         return min(self.total_steps, next_due + (ahead or self.max_ahead) - 1)
 
 

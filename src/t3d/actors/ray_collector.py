@@ -162,7 +162,7 @@ class RayCollector:
             self.inbox.add_reports(member, block["episodes"], block["faults"], answer["diverged"].get(member, ""))
             if "rows" in block:
                 rows, origins = block["rows"], block["origins"]
-                if self.claims.arrived[member] >= self.cfg.random_steps:
+                if self.claims.arrived[member] >= self.cfg.random_actions:
                     self._acted_with.append((len(rows), answer["updates"]))
                 self.inbox.add_rows(member, rows, origins)
                 self.claims.arrived[member] += len(rows)

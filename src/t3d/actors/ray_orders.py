@@ -214,8 +214,8 @@ class Claims:
         It is a fair share of what is allowed. Less than such a share of max_ahead is not worth a message yet, unless
         nothing else is on its way; random transitions are: others wait for the last of them.
         """
-        is_random = self.arrived[member] < self.cfg.random_steps
-        free = (min(self.limit, self.cfg.random_steps) if is_random else self.limit) - self.granted(member)
+        is_random = self.arrived[member] < self.cfg.random_actions
+        free = (min(self.limit, self.cfg.random_actions) if is_random else self.limit) - self.granted(member)
         if free <= 0:
             return 0
         if is_random:

@@ -98,7 +98,7 @@ class Actor:
         return acted
 
     def _act(self, member_actor: MemberActor) -> None:
-        updates = self.updates if member_actor.taken >= self.cfg.random_steps else RANDOM
+        updates = self.updates if member_actor.taken >= self.cfg.random_actions else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
         if rollout.episodes or rollout.faults:  # before the rows: who has an episode's last row was told of its end
             self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.capture import Staged
 from t3d.algo.networks import Actor, named_tensors
-from t3d.algo.rules import TD3, Rule
+from t3d.algo.rules import TD3, PeriodicOperation, Rule
 from t3d.config import TD3Config
 from t3d.files import to_count
 from t3d.policy.acting import PolicySnapshot
@@ -35,12 +35,14 @@ class Learner:
         rule: Rule = TD3,
         coefficients: Any = None,
         source: Source | None = None,
+        rests: int = 0,
     ) -> None:
+        """In the first `rests` updates the actor rests: only the critics learn."""
         self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
         self.phases = list(rule.phases(cfg))
-        self.updates = 0
+        self.updates, self._rests = 0, rests
         self._engine_kind = ENGINES[engine]
         self.engine = self._engine_kind.create(rule, self.agent, cfg, self.coefficients)
         if source is not None:  # None if only update is called
@@ -56,7 +58,9 @@ class Learner:
 
     @property
     def updates_to_full_trace(self) -> int:
-        """Updates until the next one whose trace is complete, that one included."""
+        """Updates until the next one whose trace is complete, that one included; one while the actor rests."""
+        if self.updates < self._rests:
+            return 1
         return len(self.phases) - self.updates % len(self.phases)
 
     @property
@@ -69,7 +73,8 @@ class Learner:
         if not self._engine_kind.records:
             return
         state, source_state = self.state(), self.source.state()
-        self.engine.prepare(self.phases, self.source, self.draw)
+        resting = {*self._cycle[0]} - {*self.phases}  # where the actor moves in every update
+        self.engine.prepare([*resting, *self.phases], self.source, self.draw)
         self.restore(state)
         self.source.restore(source_state)
 
@@ -77,19 +82,30 @@ class Learner:
         """Performs n >= 1 updates, each on a new batch of the source, and returns the trace of the last one."""
         end = self.updates + n
         while self.updates < end:
-            until_operation = (operation.every - self.updates % operation.every for operation in self.rule.periodic)
-            count = min(end - self.updates, *until_operation) if self.rule.periodic else n
-            phases = [self.phases[number % len(self.phases)] for number in range(self.updates, self.updates + count)]
+            cycle, periodic = self._cycle
+            until = [operation.every - self.updates % operation.every for operation in periodic]
+            until += [self._rests - self.updates] if self.updates < self._rests else []
+            count = min([end - self.updates, *until])
+            phases = [cycle[number % len(cycle)] for number in range(self.updates, self.updates + count)]
             trace = self.engine.run(phases, self.source, self.draw)
             self.updates += count
-            for operation in self.rule.periodic:
+            for operation in periodic:
                 if self.updates % operation.every == 0:
                     operation.run(self.agent, self.cfg)
         return trace
 
+    @property
+    def _cycle(self) -> tuple[list[Hashable], tuple[PeriodicOperation, ...]]:
+        """The phases that updates take in turn now, and what happens between them."""
+        resting = self.rule.resting
+        if self.updates >= self._rests or resting is None:
+            return self.phases, self.rule.periodic
+        follow = PeriodicOperation(len(self.phases), lambda agent, _: resting.follow(agent, self.coefficients))
+        return [resting.phase] * len(self.phases), (*self.rule.periodic, follow)
+
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without periodic operations."""
-        phase = self.phases[self.updates % len(self.phases)]
+        phase = self._cycle[0][self.updates % len(self.phases)]
         self.updates += 1
         return self.engine.update(batch, draws, phase)
 

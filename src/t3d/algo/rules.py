@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from t3d.algo.coefficients import for_members
 from t3d.algo.networks import Actor
 from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
-from t3d.algo.td3 import coefficients_of, td3_draws, td3_init, td3_parameters, td3_update
+from t3d.algo.td3 import coefficients_of, polyak, td3_draws, td3_init, td3_parameters, td3_update
 from t3d.config import Config, TD3Config
 from t3d.config.sweeps import refuse_field, swept
 from t3d.modules import named_or_own
@@ -22,6 +22,13 @@ class PeriodicOperation(NamedTuple):
 
     every: int  # updates
     run: Callable[[Agent, TD3Config], None]  # changes the agent in place
+
+
+class Resting(NamedTuple):
+    """How the critics learn while the actor rests."""
+
+    phase: Hashable  # of each update
+    follow: Callable[[Agent, Any], None]  # (agent, coefficients): what follows the critics, once in a cycle of phases
 
 
 class Rule(NamedTuple):
@@ -44,9 +51,14 @@ class Rule(NamedTuple):
     shipped: Callable[[Agent], Actor] = lambda agent: agent.actor  # is evaluated and saved
     parameters: Callable[[Spec, TD3Config], int] = td3_parameters  # learned by one member
     periodic: tuple[PeriodicOperation, ...] = ()
+    resting: Resting | None = None  # None: its actor cannot rest
 
 
-TD3 = Rule(td3_init, td3_update)
+TD3 = Rule(
+    td3_init,
+    td3_update,
+    resting=Resting(False, lambda agent, of: polyak(agent.critic_target, agent.critic, of.tau)),  # steps 4 to 12, 15
+)
 PIXELS = Rule(  # TD3 for observations with images; the parameters of its actor include the encoder's
     pixels_init,
     pixels_update,

@@ -51,7 +51,7 @@ class View:
         self.lines = HistoryLines((Member(0),), console.width)
         self.acting: events.ActingEvent | None = None
         self.saved = ""  # about the newest checkpoint
-        self.random_steps = 0
+        self.learns_from = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
         done = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
         times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
@@ -67,7 +67,7 @@ class View:
 
     def show(self, event: events.Event) -> None:
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
-        if event.step > self.random_steps:
+        if event.step > self.learns_from:
             self.progress.update(self.task, description="learning")
         row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
         if text := _line_for(event, who):
@@ -112,8 +112,9 @@ class View:
         cfg, show = merge(Config(), event.config), self.console.print
         self.folder, self.started, self.first_step = event.folder, time.monotonic(), event.step
         self.members, self.rows = cfg.members, [{} for _ in cfg.members]
-        self.random_steps = cfg.random_steps
-        self.progress.update(self.task, total=cfg.total_steps, completed=event.step)
+        self.learns_from = cfg.steps_before_learning
+        acting = "random actions" if cfg.random_actions else "collecting"
+        self.progress.update(self.task, description=acting, total=cfg.total_steps, completed=event.step)
         sweep = f", sweep {plain(cfg.sweep)}" if cfg.sweep else ""
         title = (
             f"{cfg.rule_title} on {cfg.env.title}, preset {cfg.preset}, seeds {', '.join(map(str, cfg.seeds))}{sweep}"

@@ -35,7 +35,7 @@ IF_NARROW = ("steps", "return", "best eval", "status")
 COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red", "died": "magenta"}
 COLOURS |= {"running": "cyan", "paused": "blue"}
 RESUMABLE = ("stopped", "failed", "died")
-WORDS = ("name", "environment", "preset", "seeds", "status")
+WORDS = ("name", "environment", "preset", "seeds", "status", "started from")
 RETURNS = ("before", "best", "at step", "last", "at step")
 COLUMNS: dict[str, Callable[[Summary], str]] = {
     "preset": lambda run: run.preset,
@@ -46,6 +46,7 @@ COLUMNS: dict[str, Callable[[Summary], str]] = {
     "status": lambda run: run.status,
     "started": lambda run: wording.when_text(run.started),
     "took": lambda run: wording.duration_text(run.took),
+    "started from": lambda run: run.origin,
 }
 
 
@@ -137,7 +138,8 @@ def _list(runs: list[Summary], of: int, args: RunsArgs, console: Console) -> Non
         none = f"No runs in {args.root} yet; t3d train Pendulum-v1 --preset quick starts one."
         console.print(clean(f"None of the {of} runs in {args.root} matches {args.search!r}." if of else none))
         return
-    columns = COLUMNS if console.width >= NARROW else {name: COLUMNS[name] for name in IF_NARROW}
+    wide = [name for name in COLUMNS if name != "started from" or any(run.origin for run in runs)]
+    columns = {name: COLUMNS[name] for name in (wide if console.width >= NARROW else IF_NARROW)}
     listed = table("", "name", "environment", *columns, words=WORDS)
     listed.columns[1].max_width = max(11, console.width // 4)
     for run in runs:
@@ -161,6 +163,8 @@ def show(run: Summary, console: Console) -> None:
     seeds = f"{'seed' if len(run.seeds) == 1 else 'seeds'} {wording.seeds_text(run.seeds)}{sweep}"
     say(run.path.resolve().name, "bold")
     say(f"{run.env or UNNAMED}, preset {run.preset}, {seeds}")
+    if run.origin:
+        say(f"started from {run.origin}")
     console.print(
         clean(run.status, COLOURS.get(run.status, "")),
         f"at {run.step:,} of {run.total_steps:,} steps, started {run.started:%Y-%m-%d %H:%M:%S}, "

@@ -29,7 +29,7 @@ class TD3Config(Section, prefix="td3."):
     """Standard deviation of the noise on target actions, as a fraction of half the action range (σ̃)."""
     target_noise_clip: float = setting(0.5, between=(0, 10), sweep=True, no_effect_without="target_noise", extreme=0.05)
     """Clipping limit of that noise (c)."""
-    critics: int = setting(2, between=(1, 1000), extreme=3)
+    critics: int = setting(2, between=(1, 1000), extreme=3, must_fit=True)
     """Critics per seed; TD3 has two."""
     aggregate: Literal["min", "mean", "min_of_random_2", "truncated"] = setting("min", optional=True)
     """How the values of the target critics become one; truncated: their mean without the highest."""
@@ -40,12 +40,16 @@ class TD3Config(Section, prefix="td3."):
     critic_loss: Literal["squared", "huber", "categorical"] = setting("squared", optional=True, fused=("squared",))
     """The critics' loss; categorical: cross-entropy of a distribution over value_bins values."""
     value_low: float = setting(
-        -10.0, between=(-(10**9), 10**9), used_with=("critic_loss", "categorical"), extreme=-30.0
+        -10.0, between=(-(10**9), 10**9), used_with=("critic_loss", "categorical"), extreme=-30.0, must_fit=True
     )
     """Lowest value of a categorical critic; the default suits --scale-rewards."""
-    value_high: float = setting(10.0, between=(-(10**9), 10**9), used_with=("critic_loss", "categorical"), extreme=5.0)
+    value_high: float = setting(
+        10.0, between=(-(10**9), 10**9), used_with=("critic_loss", "categorical"), extreme=5.0, must_fit=True
+    )
     """Highest value of a categorical critic."""
-    value_bins: int = setting(101, between=(2, 10_000), used_with=("critic_loss", "categorical"), extreme=17)
+    value_bins: int = setting(
+        101, between=(2, 10_000), used_with=("critic_loss", "categorical"), extreme=17, must_fit=True
+    )
     """Number of values of a categorical critic, evenly spaced from lowest to highest."""
     weight_decay: float = setting(0.0, between=(0, 1), sweep=True, optional=True, fused=(0.0,), extreme=1.0)
     """Weight decay of actor, critics and encoder, decoupled from Adam as in AdamW."""
@@ -61,25 +65,25 @@ class TD3Config(Section, prefix="td3."):
         0.0, between=(0, 10**6), sweep=True, optional=True, fused=(0.0,), extreme=1e3
     )
     """Weight of the mean square of the actor's outputs before their tanh, which keeps it from saturating."""
-    actor_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17))
+    actor_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17), must_fit=True)
     """Hidden layer sizes of the actor."""
-    critic_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17))
+    critic_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17), must_fit=True)
     """Hidden layer sizes of each critic."""
-    encoder_channels: int = setting(32, between=(1, 1024))
+    encoder_channels: int = setting(32, between=(1, 1024), must_fit=True)
     """Channels of each convolution of the image encoder."""
-    encoder_strides: tuple[int, ...] = setting((2, 2, 2, 1), between=(1, 4))
+    encoder_strides: tuple[int, ...] = setting((2, 2, 2, 1), between=(1, 4), must_fit=True)
     """Strides of the encoder's 3 x 3 convolutions, one for each."""
-    encoder_features: int = setting(50, between=(1, 10_000))
+    encoder_features: int = setting(50, between=(1, 10_000), must_fit=True)
     """Features that the actor and the critics each compute from the encoder's output."""
     image_shift: int = setting(4, between=(0, 16), optional=True)
     """Images in batches are shifted at random by up to this many pixels; 0: not at all."""
-    actor_network: str = setting("mlp", resume="moved", extreme="layer_norm")
+    actor_network: str = setting("mlp", resume="moved", extreme="layer_norm", must_fit=True)
     """Kind of network of the actor: mlp, layer_norm, residual, or FILE.py:NAME for one of your own."""
-    critic_network: str = setting("mlp", resume="moved", extreme="residual")
+    critic_network: str = setting("mlp", resume="moved", extreme="residual", must_fit=True)
     """Kind of network of each critic."""
-    actor_activation: Activation = "relu"
+    actor_activation: Activation = setting("relu", must_fit=True)
     """Activation of the actor's hidden layers."""
-    critic_activation: Activation = "relu"
+    critic_activation: Activation = setting("relu", must_fit=True)
     """Activation of the critics' hidden layers."""
 
     def __post_init__(self) -> None:

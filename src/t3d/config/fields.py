@@ -42,6 +42,7 @@ class About(TypedDict, total=False):
     # changed: change it; edited: change it in config.toml only; moved: name the same file in another folder.
     resume: Literal["ignored", "changed", "edited", "moved"]
     left_to_machine: bool  # whether its default, also in the config.toml of a resumed run, lets the machine choose
+    must_fit: bool  # whether a run that starts from another's checkpoint must have what that had
     learning: bool  # False: it does not affect what is learned, so runs that differ in it pool their seeds
     in_heading: bool  # whether it stands above tables of settings, and so not in them
 

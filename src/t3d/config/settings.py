@@ -15,6 +15,8 @@ from t3d.errors import UserError, did_you_mean
 from t3d.modules import is_own
 
 MOST_ACTORS = 1024  # processes; chosen
+POLICY_FILE = ".safetensors"  # how the name of one ends
+CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/many-seeds.md
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
@@ -145,12 +147,20 @@ class Config(Section):
     total_steps: int = setting(1_000_000, between=(1, 10**12), resume="changed")
     """Environment steps per seed."""
     random_steps: int = setting(25_000, between=(0, 10**12), extreme=90)
-    """Steps with uniformly random actions before learning starts."""
+    """Steps with uniformly random actions before learning starts; what starts from a run acts with its policy."""
+    start_from: str = setting("", resume="ignored")
+    """Start with what another run has learned: its folder or name, one of its checkpoints, or a policy file."""
+    start_seed: str = setting("", used_with=("start_from",))
+    """All seeds start from this one of that run; if empty, each from its own, or from the only one."""
+    start_replay: bool = setting(False, used_with=("start_from",))
+    """Start with its replay, too; learning then starts at once, without random_steps."""
+    start_actor_after: int = setting(-1, between=(-1, 10**12), used_with=("start_from",))
+    """Updates until the actor learns, too; -1: 5,000 from a policy file, whose critics are new, 0 from a run."""
     updates_per_step: float = setting(1.0, between=(0, 1000), extreme=0.5)
     """Updates per environment step after the random steps."""
-    normalise_observations: bool = False
+    normalise_observations: bool = setting(False, must_fit=True)
     """Normalise observations by their running mean and standard deviation (not in the paper)."""
-    scale_rewards: bool = False
+    scale_rewards: bool = setting(False, must_fit=True)
     """Divide rewards by the running standard deviation of the discounted return (not in the paper)."""
     actors: str = setting("inline", resume="changed")
     """inline: act in the learner's process (deterministic); local:N: in N processes beside it; ray:N: on a cluster."""
@@ -166,7 +176,7 @@ class Config(Section):
         0, between=(0, 4096), resume="ignored", left_to_machine=True, learning=False, in_heading=True
     )
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
-    rule: str = setting("td3", resume="moved")
+    rule: str = setting("td3", resume="moved", must_fit=True)
     """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
     engine: Literal["auto", "eager", "fused", "capture"] = setting(
         "auto", resume="ignored", left_to_machine=True, learning=False, in_heading=True
@@ -224,7 +234,7 @@ class Config(Section):
         _ = self.members  # raises if they are too many
 
     def _check_together(self) -> None:
-        if self.random_steps >= self.total_steps:
+        if self.steps_before_learning >= self.total_steps:
             or_else = " or train longer" if self.preset == "quick" else ", train longer, or use --preset quick"
             raise UserError(
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
@@ -262,6 +272,25 @@ class Config(Section):
         changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}
         counts = [name for name, value in changes.items() if type(getattr(self.td3, name)) is int and value % 1 == 0]
         return replace(self.td3, **changes | {name: int(changes[name]) for name in counts})
+
+    @property
+    def starts_from_policy(self) -> bool:
+        return self.start_from.endswith(POLICY_FILE)
+
+    @property
+    def actor_rests(self) -> int:
+        """Updates in which only the critics learn, at the start of the run."""
+        new_critics = CRITICS_FIRST if self.starts_from_policy else 0
+        return new_critics if self.start_actor_after < 0 else self.start_actor_after
+
+    @property
+    def steps_before_learning(self) -> int:
+        return 0 if self.start_replay else self.random_steps
+
+    @property
+    def random_actions(self) -> int:
+        """Steps of a seed with random actions; critics that were trained need none, new ones do."""
+        return 0 if self.start_from and not self.starts_from_policy else self.random_steps
 
     @property
     def rule_title(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from t3d.data.replay import Replay
 from t3d.data.samplers import SAMPLERS
 from t3d.data.scaling import Normaliser, RewardScaler
 from t3d.errors import UserError
-from t3d.files import to_count, to_number
+from t3d.files import to_count, to_fields, to_number
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.types import Batch, Coefficient, Rollout, State
@@ -28,6 +29,7 @@ class Memory:
         seeds = cfg.member_seeds
         self.replay = _replay(spec, cfg, device)
         self.added, self.device = self.replay.added, self.replay.rows.device  # transitions ever added, per member
+        self.carried = [0] * len(seeds)  # how many of these another run has collected
         self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
         self.capture_safe = self.sampler.capture_safe and self.device.type == "cuda"  # whether graphs may record it
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
@@ -49,6 +51,25 @@ class Memory:
                 self.normaliser.add(rollout)
         if self.reward_scaler is not None:
             self.reward_scaler.add(*filled)
+
+    def take_over(self, state: State, members: Sequence[int]) -> None:
+        """Continues the statistics of these members of another run, whose episodes in progress do not continue."""
+        for name in ("normaliser", "reward_scaler"):
+            part, saved = getattr(self, name), to_fields(state.get(name, {}))
+            if part is not None and saved:
+                moments = {key: saved[key][list(members)] for key in ("count", "mean", "m2")}
+                part.restore({**moments, "newest": np.empty((0, 5))})
+
+    def carry(self, rollouts: Iterable[Rollout]) -> None:
+        """Stores what another run has collected; none of its episodes goes on."""
+        for rollout in rollouts:
+            self.add(rollout)
+        self.replay.links.end_episodes()
+        self.carried = list(self.added)
+
+    def collected(self, member: int) -> int:
+        """Transitions that this run has added."""
+        return self.added[member] - self.carried[member]
 
     @property
     def largest_rewards(self) -> list[float]:
@@ -79,6 +100,7 @@ class Memory:
             **({"frames": self.replay.state()} if isinstance(self.replay, FrameReplay) else {}),
             "device": self.device.type,
             "added": list(self.added),
+            "carried": list(self.carried),
             "largest_rewards": list(self._largest),
             **{name: {} if part is None else part.state() for name, part in parts.items()},
         }
@@ -90,6 +112,7 @@ class Memory:
         if isinstance(self.replay, FrameReplay):
             self.replay.restore(state["frames"], added)
         self.replay.set_added(added)
+        self.carried = [to_count(count) for count in state.get("carried", self.carried)]  # likewise
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
         self._largest = [to_number(reward) for reward, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])
@@ -103,8 +126,9 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
     if not spec.images:
         if cfg.replay.frames_on_disk:
             raise UserError("replay.frames_on_disk=true, and the observations hold no images; leave it off")
-        rows = min(cfg.replay.capacity, cfg.total_steps)  # a shorter run never fills the replay's capacity
-        return Replay(spec, rows, len(cfg.members), device)
+        return Replay(spec, _rows(cfg, cfg.replay.capacity), len(cfg.members), device)
+    if cfg.start_replay:
+        raise UserError("start_replay=true is for vectors, and these observations hold images; leave it off")
     if cfg.normalise_observations:
         raise UserError(
             "normalise_observations=true is for vectors, and these observations hold images, which are scaled as they "
@@ -115,10 +139,14 @@ def _replay(spec: Spec, cfg: Config, device: str) -> Replay:
     return FrameReplay(spec, capacity, members, device, envs, folder, cfg.total_steps)
 
 
+def _rows(cfg: Config, capacity: int) -> int:
+    return capacity if cfg.start_replay else min(capacity, cfg.total_steps)  # a shorter run never fills it
+
+
 def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:
     """The memory that the replay takes, or would with another capacity, with priorities and frames if there are any."""
     capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.num_envs
-    rows = min(capacity, cfg.total_steps)
+    rows = _rows(cfg, capacity)
     needed = replay.bytes_needed(spec, rows, members)
     if cfg.replay.sampling != "uniform":
         needed += priorities.bytes_needed(members, rows)

@@ -60,7 +60,7 @@ def plot_curves(
         for index, line in enumerate(lines):
             _plot_line(axes, line, look(index), x, smooth, banded=banded)
         if x == "steps" and len(pools) == 1:
-            start = runs[0].cfg.random_steps
+            start = runs[0].cfg.steps_before_learning
             axes.axvline(start, color="#999999", linewidth=0.8, linestyle=":", label="learning starts")
         axes.set_title(_title(runs, seed, smooth))
         axes.set_xlabel(LABELS[x])

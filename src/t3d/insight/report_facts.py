@@ -197,7 +197,8 @@ def card(facts: Facts) -> list[tuple[str, str]]:
     resumes = sum(line.startswith(prefixes([Resumed])) for line in journal_lines(facts.run.path))
     trained = (
         f"{cfg.rule_title} with preset {summary.preset}, {members_text(summary, named=True)}: {summary.step:,} steps "
-        f"each, the first {min(cfg.random_steps, summary.step):,} with random actions, {updates:,} updates"
+        f"each, the first {min(cfg.random_actions, summary.step):,} with random actions, {updates:,} updates"
+        + (f"; started from {summary.origin}" if summary.origin else "")
         + (f"; resumed {counted(resumes, 'time')}." if resumes else ".")
     )
     if best is None:

@@ -23,9 +23,11 @@ from t3d.algo.own_code import check_own_code
 from t3d.algo.rules import coefficients_of_members, rule_of
 from t3d.config import Config
 from t3d.data.memory import Memory
+from t3d.errors import UserError
 from t3d.policy.acting import PolicySnapshot
 from t3d.run import placement
 from t3d.run.background import BackgroundJobs
+from t3d.run.origin import open_origin
 from t3d.run.parts import Loaded, Parts
 from t3d.run.reporter import Reporter
 from t3d.run.saver import Saver
@@ -134,6 +136,7 @@ def assemble(
     requested is the configuration before this machine chose device, engine and threads. `opened` closes each part.
     Whatever may raise does so before the folder is created or its logs are truncated.
     """
+    origin = open_origin(cfg) if cfg.start_from and not loaded else None
     placement.set_tf32_for_process(cfg.tf32)
     world = _world(cfg, requests, make_env, opened, play=loaded is None)
     disturbed = surroundings.restore()
@@ -143,6 +146,9 @@ def assemble(
     replay_on = placement.replay_device(cfg, world.collector.spec)
     with surroundings.for_updates(builds=True):
         parts, about_learning = _parts(cfg, world, replay_on)
+        if origin is not None:
+            about_learning.append(origin.begin(parts))
+            requests.save.set()  # at once: then no resume needs what the run started from
         restored = parts.restore(loaded, requests.stop) if loaded else []
         parts.learner.prepare()
     folder = _open_folder(parts, opened, path, loaded, requested)
@@ -163,13 +169,15 @@ def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]
     spec = world.collector.spec
     rule = rule_of(cfg.rule, spec)
     check_own_code(cfg, spec, rule)
+    if cfg.actor_rests and rule.resting is None:
+        raise UserError(f"an actor of rule={cfg.rule} cannot rest, with images none can; use --start-actor-after 0")
     coefficients = coefficients_of_members(cfg, rule)
     engine, reason, notes = placement.choose_engine(cfg, spec, rule, coefficients)
     threads, about_threads = placement.set_threads(cfg, spec, rule, engine, coefficients)
     cfg = replace(cfg, engine=engine, threads=threads)
     memory = Memory(spec, cfg, replay_on, coefficients.gamma)
     learner = Learner(
-        spec, cfg.td3, cfg.member_seeds, cfg.device, engine=engine, rule=rule, coefficients=coefficients, source=memory
+        spec, cfg.td3, cfg.member_seeds, cfg.device, torch.float32, engine, rule, coefficients, memory, cfg.actor_rests
     )
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, world.environment, reason)
     return parts, [*notes, *about_threads]

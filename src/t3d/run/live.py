@@ -24,6 +24,7 @@ from t3d.events import End, Event, Note, Resumed, Session, Start
 from t3d.modules import find_again
 from t3d.run.build import assemble
 from t3d.run.loop import Trainer
+from t3d.run.origin import with_full_origin
 from t3d.run.placement import resolve
 from t3d.run.resume import load
 from t3d.run.surroundings import Surroundings, TorchSettings
@@ -54,7 +55,7 @@ def train(
 
 
 def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None) -> Events:
-    requested = with_reference(with_full_paths(as_config(cfg)), make_env)
+    requested = with_reference(with_full_paths(with_full_origin(as_config(cfg))), make_env)
     root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
     cfg = replace(requested, run=replace(requested.run, root=root))
     if cfg.env.pixels:

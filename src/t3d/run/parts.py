@@ -18,7 +18,7 @@ from t3d.config.sweeps import noun
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import NEW_TASK, Event, SeedStopped
-from t3d.files import CORRUPT_ERRORS, to_count, to_list
+from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
@@ -86,6 +86,7 @@ class Parts:
     environment: dict[str, Any]  # its fingerprint
     engine_reason: str = ""  # why a faster engine is not used
     task_changes: str = ""  # how it differs from the environment before a resume
+    origin: dict[str, Any] = field(default_factory=dict)  # what the run started from; empty: from scratch
     stopped: dict[int, str] = field(default_factory=dict)  # members that have diverged, and how it showed
     counters: Counters = field(default_factory=Counters)
 
@@ -95,8 +96,8 @@ class Parts:
 
     @property
     def added(self) -> list[int]:
-        """Transitions ever added, per living member: what the run counts by."""
-        return [self.memory.added[member] for member in self.living]
+        """Transitions that the run has added, per living member: what it counts by."""
+        return [self.memory.collected(member) for member in self.living]
 
     def snapshot(self) -> PolicySnapshot:
         return self.memory.scaled(self.learner.snapshot())
@@ -145,6 +146,7 @@ class Parts:
             "parameters": self.learner.rule.parameters(spec, cfg.td3),
             "replay_bytes": bytes_needed(spec, cfg),
             "environment": self.environment,
+            "origin": self.origin,
             "files": files_of(own_names(cfg)),
         }
 
@@ -154,6 +156,7 @@ class Parts:
             "members": self.cfg.member_names,
             "spec": outline(self.collector.spec),
             "environment": self.environment,
+            "origin": self.origin,
             "config": to_dict(self.cfg),
             "versions": versions(),
             "progress": self.counters.state(),
@@ -175,6 +178,7 @@ class Parts:
             for member, name in enumerate(self.cfg.member_names):
                 if name in stopped:
                     self.stop(member, stopped[name])
+            self.origin = to_fields(state.get("origin", {}))  # not in older ones
             self.counters.restore(state["progress"])
             self.best.restore(state["best"], self.learner.shipped.architecture)
             checkpoint.restore_learning(state, self.cfg.member_names, self.learner, self.memory)
@@ -220,7 +224,8 @@ class Parts:
         if not self.living:
             raise ValueError("all its seeds have diverged")
         most_updates = Governor(self.cfg).due(self.added, 0)
-        if counts != self.memory.added or self.counters.step != min(self.added) or updates > most_updates:
+        collected = [self.memory.collected(member) for member in range(len(counts))]
+        if counts != collected or self.counters.step != min(self.added) or updates > most_updates:
             raise ValueError("its counters contradict each other")
 
 

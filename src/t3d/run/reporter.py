@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +79,8 @@ class Reporter:
         """Returns what an event says of a member, which has a step of its own, or of the whole run."""
         if member is None:
             return {"step": self.parts.counters.step}
-        return {"step": self.parts.memory.added[member], "member": member, "seed": self.parts.cfg.member_seeds[member]}
+        parts = self.parts
+        return {"step": parts.memory.collected(member), "member": member, "seed": parts.cfg.member_seeds[member]}
 
     def acting(self, *, summary: bool = False) -> list[Event]:
         """Reports acting since the last report, or the start; nothing if acting and learning take turns."""
@@ -87,12 +89,12 @@ class Reporter:
         if totals is None or before is None:
             return []
         step, new_updates = parts.counters.step, parts.learner.updates - updates
-        ratio = new_updates / max(1, step - max(since, parts.cfg.random_steps))
+        ratio = new_updates / max(1, step - max(since, parts.cfg.steps_before_learning))
         return [ActingEvent(step=step, since=since, summary=summary, ratio=ratio, **totals.since(before))]
 
 
 def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float) -> Iterator[Event]:
-    """Yields the newest update, whose trace is complete, by member: its losses, then what each step produced."""
+    """Yields the newest update by member: its losses (a resting actor has none), then what each step produced."""
     losses = {name: values.tolist() for name, values in trace.losses.items()}
     for member in parts.living:
         about: dict[str, Any] = {"step": step, "updates": parts.learner.updates}
@@ -100,7 +102,7 @@ def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float)
         yield Update(
             **about,
             critic_loss=losses["critic"][member],
-            actor_loss=losses["actor"][member],
+            actor_loss=losses["actor"][member] if "actor" in losses else math.nan,  # it rests
             other_losses={name: values[member] for name, values in losses.items() if name not in ("critic", "actor")},
             q_mean=float(trace.q[member].mean()),
             y_mean=float(trace.y[member].mean()),

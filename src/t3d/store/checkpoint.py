@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +36,7 @@ from t3d.store.contents import (
     write_file,
     write_segments,
 )
-from t3d.types import UNKNOWN, State
+from t3d.types import UNKNOWN, Rollout, State
 
 if TYPE_CHECKING:  # imports torch, which `t3d runs` must not wait for
     from t3d.algo.learner import Learner
@@ -92,6 +93,14 @@ class Checkpoint(NamedTuple):
                 raise Refused(f"no intact segment of the replay of {member} is left")
             replay.put(index, segment.first, contents, gone=max(0, first - segment.first))
         replay.rebuild(index, first, stop)
+
+    def rollouts(self, member: str, index: int, replay: Replay) -> Iterator[Rollout]:
+        """Yields as much of a member's replay as another has room for, as if its member `index` had collected it."""
+        own = sorted((segment for segment in self.segments if segment.member == member), key=lambda own: own.first)
+        for segment in own:
+            if segment.stop > own[-1].stop - replay.capacity:
+                contents = contents_of(segment, self._read(segment.file), replay)
+                yield Rollout(index, contents["rows"], contents["origins"], replay.columns[0], [], [])
 
     def read_rows(self, segment: Segment) -> Floats:
         rows: Floats = safetensors.numpy.load(self._read(segment.file))["rows"]

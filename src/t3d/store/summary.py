@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import Config, Member, dotted, flat
-from t3d.config.settings import short_id, with_args
+from t3d.config.settings import POLICY_FILE, short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
 from t3d.events import Continued, Eval, Paused, Resumed, Start
@@ -58,6 +58,7 @@ class Summary(NamedTuple):
     chosen: str  # the member whose best policy is shown: the only one, or the best on fresh episodes; empty: not known
     fresh: Fresh | None  # what that policy returned there
     notes: Notes  # what people say of it
+    origin: str  # what it started from, e.g. step 9,000 of calm (seed-0); empty: from scratch
 
     @property
     def name(self) -> str:
@@ -79,8 +80,8 @@ class Summary(NamedTuple):
 
     @property
     def searched_text(self) -> str:
-        about = [self.path.name, self.env, self.preset, self.status, *self.sweep, *self.notes.tags, self.notes.note]
-        return "\n".join(about).lower()
+        about = [self.path.name, self.env, self.preset, self.status, self.origin, *self.sweep, *self.notes.tags]
+        return "\n".join([*about, self.notes.note]).lower()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -100,6 +101,7 @@ class Summary(NamedTuple):
             "started": self.started.astimezone().isoformat(timespec="seconds"),
             "took_seconds": round(self.took.total_seconds(), 3),
             "checkpoint": self.checkpoint or None,
+            "origin": self.origin or None,
             "failure": self.failure or None,
             "alarms": self.alarms,
         }
@@ -179,6 +181,7 @@ def read_summary(path: Path) -> Summary:
             chosen=(chosen := members[0].name if len(members) == 1 else fresh.chosen),
             fresh=fresh.by_member.get(chosen),
             notes=read_notes(path),
+            origin=_origin(to_fields(session.get("origin") or {})),
         )
     except Unreadable:
         raise
@@ -220,6 +223,15 @@ def contents(path: Path) -> dict[str, Stored]:
             with suppress(OSError):  # a live run replaces its files
                 stored[key] = Stored(before.files + 1, before.bytes + (Path(folder) / name).stat().st_size)
     return dict(sorted(stored.items()))
+
+
+def _origin(about: dict[str, Any]) -> str:
+    if not about:
+        return ""
+    path, names = Path(str(about["path"])), dict.fromkeys(map(stored_name, to_list(about["members"])))
+    of = "/".join(path.parts[-3:]) if path.suffix == POLICY_FILE else f"{path.name} ({', '.join(names)})"
+    replay = " with its replay" if about["replay"] is True else ""
+    return f"step {to_count(about['step']):,} of {of}{replay}"[:LONGEST_NAME]
 
 
 def _status(path: Path, start: dict[str, Any], last: dict[str, Any]) -> str:

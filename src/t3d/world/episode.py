@@ -210,7 +210,7 @@ class MemberActor:
 
         Exact where one process acts; actors read each other's counts, each of which may be a step old.
         """
-        still_random, spec = max(0, self.cfg.random_steps - self.taken), self.env_batch.spec
+        still_random, spec = max(0, self.cfg.random_actions - self.taken), self.env_batch.spec
         acting = runners[still_random:]
         if not acting:
             return rounded(np.array([random_action(runner.warm_up, spec) for runner in runners]), spec)

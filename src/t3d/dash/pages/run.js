@@ -88,7 +88,7 @@ function headOf(run) {
   ];
   return [
     el("h1", { title: run.name }, el("span", { class: "two-lines" }, run.name), " ", badge(run.status)),
-    el("p", { class: "quiet" }, `${run.env}, preset ${run.preset}`),
+    el("p", { class: "quiet" }, `${run.env}, preset ${run.preset}${run.origin ? `, started from ${run.origin}` : ""}`),
     el("progress", { class: "wide", max: run.total_steps, value: run.steps, "aria-label": "steps done" }),
     el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
   ];
