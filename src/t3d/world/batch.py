@@ -16,6 +16,7 @@ from t3d.errors import UserError
 from t3d.policy.spec import Floats
 from t3d.types import Fault
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly
+from t3d.world.metrics import InfoMetrics
 from t3d.world.pixels import open_env
 from t3d.world.spec import spec_of
 
@@ -28,6 +29,7 @@ class SingleEnvs:
 
     def __init__(self, envs: list[Environment]) -> None:
         self.envs, self.count, self.spec = envs, len(envs), envs[0].guard.spec
+        self.guards = [env.guard for env in envs]
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
         return self.envs[position].reset(seed, episode)
@@ -37,7 +39,7 @@ class SingleEnvs:
         return [env.guard.attempt(env.step, action) for env, action in zip(self.envs, actions, strict=False)]
 
     def take_faults(self) -> list[Fault]:
-        return [fault for env in self.envs for fault in env.guard.take_faults()]
+        return [fault for guard in self.guards for fault in guard.take_faults()]
 
     def close(self) -> None:
         for env in self.envs:
@@ -52,7 +54,10 @@ class VectorEnvBatch:
     ) -> None:
         self.env, self.count, self.spec = env, env.num_envs, spec_of(env, cfg)
         names = [f"environment {index} of {where}" for index in range(self.count)]
-        self.guards = [EnvGuard(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
+        self.guards = [
+            EnvGuard(self.spec, name, index, cfg.bad_values, beat, InfoMetrics(cfg.metrics, position=index))
+            for index, name in enumerate(names)
+        ]
         self.started = False
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
