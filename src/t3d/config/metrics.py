@@ -21,7 +21,7 @@ class Criterion(NamedTuple):
     lowest: bool = False
 
     def rank(self, mean_return: float, metrics: Mapping[str, float]) -> tuple[float, float]:
-        """Returns what is compared, the larger the better: the score, then the return; without the metric -inf."""
+        """Returns what is compared, the larger the better: the score, without the metric -inf, then the return."""
         value = mean_return if self.metric == RETURN else metrics.get(self.metric, math.nan)
         return (-math.inf if math.isnan(value) else -value if self.lowest else value), mean_return
 

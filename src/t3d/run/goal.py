@@ -30,15 +30,14 @@ class Goal:
         if self.cfg.target is None or self.is_reached:
             return []
         name = self.cfg.target.criterion.metric
-        for _, group in groupby(evaluations, key=lambda evaluation: evaluation.step):
-            of_step = [*group]
-            mean_return = fmean(float(evaluation.returns.mean()) for evaluation in of_step)
-            metrics = {name: fmean(evaluation.metrics.get(name, math.nan) for evaluation in of_step)}
-            self.met = self.met + 1 if self.cfg.target.is_met(mean_return, metrics) else 0
+        for _, of_step in groupby(evaluations, key=lambda evaluation: evaluation.step):
+            both = [(float(each.returns.mean()), each.metrics.get(name, math.nan)) for each in of_step]
+            mean_return, metric = map(fmean, zip(*both, strict=True))
+            self.met = self.met + 1 if self.cfg.target.is_met(mean_return, {name: metric}) else 0
             if self.is_reached:
-                over = f", on average over the {noun(self.cfg.members)}s," if len(self.cfg.members) > 1 else ""
-                reached = f"stop_when={self.cfg.stop_when}{over} in {IN_A_ROW} evaluations in a row"
-                return [f"the run has reached {reached} and ends"]
+                over = f", on average over the {noun(self.cfg.members)}s" if len(self.cfg.members) > 1 else ""
+                reached = f"{self.cfg.stop_when} in {IN_A_ROW} evaluations in a row{over}"
+                return [f"the run ends because it has reached stop_when: {reached}"]
         return []
 
     def state(self) -> State:

@@ -40,8 +40,8 @@ class Saver:
         """Writes policies/ where keep_policies asks for it, once the updates then due are made."""
         parts, counters, every = self.parts, self.parts.counters, self.parts.cfg.keep_policies
         if counters.keeping_due and not Governor(parts.cfg).due(parts.added, parts.learner.updates):
-            folder = f"policies/step-{counters.step // every * every}"
-            self.folder.save_policies(parts.snapshot(), counters.step, "kept", folder)
+            kind = f"policies/step-{counters.step // every * every}"
+            self.folder.save_policies(parts.snapshot(), counters.step, kind)
             counters.keeping_due = False
 
     def save(self, reason: str) -> Saved | SaveFailed:

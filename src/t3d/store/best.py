@@ -75,10 +75,11 @@ class BestPolicies:
 
     def restore(self, state: State, architecture: Architecture) -> None:
         """Restores what state() returned; every value is checked, because a file may hold anything."""
-        returns, scores = state["returns"], state.get("scores", state["returns"])  # added in the course of format 2
-        if returns.shape != scores.shape or returns.shape != (len(self.ranks),):
-            raise ValueError(f"best.returns has shape {returns.shape}, best.scores {scores.shape}")
-        self.ranks = [(float(score), float(value)) for score, value in zip(scores, returns, strict=True)]
+        scores: Any = state.get("scores", state["returns"])  # added in 0.6
+        ranks = np.stack([scores, state["returns"]], axis=1)
+        if ranks.shape != (len(self.ranks), 2):
+            raise ValueError(f"best.returns has shape {state['returns'].shape}")
+        self.ranks = [(float(score), float(mean_return)) for score, mean_return in ranks]
         for member in range(len(self.ranks)):
             if f"member-{member}" in state:
                 saved = to_fields(state[f"member-{member}"])
@@ -104,6 +105,7 @@ class Fresh:
     mean_length: float
     of: int = 1  # policies that played these very episodes, so that the best could be chosen
     seen: dict[str, Any] | None = None  # the ranges of what it observed and did
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # what info said, on average
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class Fresh:
     def __post_init__(self) -> None:
         to_count(self.episodes, least=1)
         to_count(self.of, least=1)
-        numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length)
+        numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length, *self.metrics.values())
         limits = () if self.low is None and self.high is None else (self.low, self.high)
         if not all(type(value) in (int, float) and abs(value) < LARGEST for value in (*numbers, *limits)):
             raise Refused("its values are not what they should be")

@@ -29,7 +29,7 @@ from t3d.config import Config, Member, to_toml
 from t3d.config.metrics import SUCCESS, parse_metrics
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
-from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, open_plain, replace
+from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, refuse_link, replace
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.files import save_policy
 from t3d.policy.spec import Spec
@@ -77,6 +77,10 @@ class Log:
     @property
     def is_empty(self) -> bool:
         return self._length == 0
+
+    @property
+    def first_line(self) -> str:
+        return os.pread(self._file.fileno(), LONGEST_LINE, 0).partition(b"\r\n")[0].decode(errors="replace")
 
     def write(self, text: str) -> None:
         line = text.encode()
@@ -129,9 +133,10 @@ class RunFolder:
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._inode, self._checked_at = _identity(path), time.monotonic()
         self.notes = [log.note for log in self._logs if log.note]
-        columns = list(dict.fromkeys([*COLUMNS, SUCCESS, *parse_metrics(cfg.env.metrics)]))
-        before = [] if self._metrics.is_empty else columns_of(path / self._metrics.name)
-        self._table = csv.DictWriter(self._metrics, before or columns, extrasaction="ignore")
+        columns = self._metrics.first_line.split(",")  # of an earlier process
+        if columns[0] != COLUMNS[0]:
+            columns = [*dict.fromkeys([*COLUMNS, SUCCESS, *parse_metrics(cfg.env.metrics)])]
+        self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
         if self._metrics.is_empty:
             self._table.writeheader()
 
@@ -168,28 +173,29 @@ class RunFolder:
                 log.lost = 0
         return failures
 
-    def save_policies(self, snapshot: PolicySnapshot, step: int, kind: str = "last", folder: str = "") -> None:
+    def save_policies(self, snapshot: PolicySnapshot, step: int, kind: str = "last") -> None:
         """Saves every member's newest policy; one that has diverged does not replace a finite one."""
         for member, parameters in enumerate(snapshot.flat):
             if np.isfinite(parameters).all():
-                self.save_policy(kind, snapshot, member, self.cfg.members[member], {"step": step}, folder)
+                self.save_policy(kind, snapshot, member, self.cfg.members[member], {"step": step})
 
     def close(self) -> None:
         for log in self._logs:
             log.close()
 
-    def save_policy(
-        self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any], folder: str = ""
-    ) -> None:
-        """Saves the policy in a row of the snapshot as the member's best, last or, in a folder of its own, a kept one."""
+    def save_policy(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
+        """Saves the policy in a row of the snapshot as the member's best, last or kept one, in the folder of that."""
         env = self.cfg.env
         about = {"env": env.id, "kind": kind, "seed": member.seed, "t3d": __version__, **about}
         about |= {"env_args": env.args} if env.args else {}
         about |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
         about |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
         about |= {"values": dict(member.values)} if member.values else {}
+        folder = self.path / kind
         try:
-            save_policy(self.path / (folder or kind) / member.name, snapshot, row, self.spec, about)
+            refuse_link(folder.parent)
+            folder.mkdir(parents=True, exist_ok=True)
+            save_policy(folder / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
             self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {error_text(error)}")
 
@@ -221,14 +227,6 @@ def first_free(root: Path, name: str) -> Path:
             path.mkdir()
             break
     return path
-
-
-def columns_of(path: Path) -> list[str]:
-    """Returns the columns of a metrics.csv that an earlier process began; none if they cannot be read."""
-    with contextlib.suppress(OSError, Refused, ValueError), open_plain(path) as file:
-        names = next(csv.reader([file.readline(LONGEST_LINE).decode()]), [])
-        return names if names[:1] == COLUMNS[:1] else []
-    return []
 
 
 def worth_keeping(path: Path, cfg: Config) -> bool:

@@ -16,7 +16,6 @@ from t3d.errors import UserError
 from t3d.policy.spec import Floats
 from t3d.types import Fault
 from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly
-from t3d.world.metrics import InfoMetrics
 from t3d.world.pixels import open_env
 from t3d.world.spec import spec_of
 
@@ -54,10 +53,9 @@ class VectorEnvBatch:
     ) -> None:
         self.env, self.count, self.spec = env, env.num_envs, spec_of(env, cfg)
         names = [f"environment {index} of {where}" for index in range(self.count)]
-        self.guards = [
-            EnvGuard(self.spec, name, index, cfg.bad_values, beat, InfoMetrics(cfg.metrics, position=index))
-            for index, name in enumerate(names)
-        ]
+        self.guards = [EnvGuard(self.spec, name, index, cfg, beat) for index, name in enumerate(names)]
+        for position, guard in enumerate(self.guards):
+            guard.metrics.position = position
         self.started = False
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:

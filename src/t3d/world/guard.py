@@ -66,7 +66,7 @@ class Environment:
     ) -> None:
         cfg = cfg or EnvConfig()
         self.gym, self.action_repeat = env, cfg.action_repeat
-        self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg.bad_values, beat, InfoMetrics(cfg.metrics))
+        self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg, beat)
 
     def reset(self, seed: int, episode: int) -> NDArray[Any]:
         return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
@@ -97,17 +97,9 @@ class EnvGuard:
     limited, it keeps the previous action: the first of an episode departs from the middle of the range.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        where: str,
-        index: int = 0,
-        bad_values: str = "raise",
-        beat: Callable[[], object] = int,
-        metrics: InfoMetrics | None = None,
-    ) -> None:
-        self.metrics = metrics or InfoMetrics(())
-        self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
+    def __init__(self, spec: Spec, where: str, index: int, cfg: EnvConfig, beat: Callable[[], object] = int) -> None:
+        self.spec, self.index, self.bad_values, self.beat = spec, index, cfg.bad_values, beat
+        self.metrics = InfoMetrics(cfg.metrics)
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
         self.episode, self.step = 0, 0
         self.last = self._nothing()  # the newest valid observation
