@@ -66,7 +66,7 @@ def known_choice(run: Run) -> Choice | None:
     with suppress(*CORRUPT_ERRORS):
         means = to_fields(choice["mean_returns"])
         returns = {member: to_number(means[member.name]) for member in run.contenders}
-        chosen = [member for member in run.contenders if member.name == choice.get("chosen")]  # since 0.6
+        chosen = [member for member in run.contenders if member.name == choice.get("chosen")]
         return Choice(fresh_episodes(run), returns, *chosen or [max(returns, key=returns.__getitem__)])
     return None
 

@@ -70,12 +70,12 @@ class BestPolicies:
     def state(self) -> State:
         kept = self._kept.items()
         policies = {f"member-{member}": {"step": step, **snapshot.to_dict()} for member, (step, snapshot) in kept}
-        scores, returns = np.array(self.ranks).T
+        scores, returns = map(np.array, zip(*self.ranks, strict=True))
         return {"returns": returns, "scores": scores, **policies}
 
     def restore(self, state: State, architecture: Architecture) -> None:
         """Restores what state() returned; every value is checked, because a file may hold anything."""
-        scores: Any = state.get("scores", state["returns"])  # added in 0.6
+        scores: Any = state.get("scores", state["returns"])  # added in the course of format 2
         ranks = np.stack([scores, state["returns"]], axis=1)
         if ranks.shape != (len(self.ranks), 2):
             raise ValueError(f"best.returns has shape {state['returns'].shape}")
