@@ -101,15 +101,10 @@ class Scalars:
         rewards = [episode.total_reward for episode in recent]
         if rewards := [reward for reward in rewards if reward is not None]:  # None: it was not finite
             values["rollout/ep_rew_mean"] = fmean(rewards)
-        said = defaultdict[str, list[float]](list)
-        for metric, value in (pair for episode in recent for pair in episode.metrics.items()):
-            said[f"rollout/{RATES.get(metric, metric)}"].append(value)
-        values |= {metric: fmean(known) for metric, known in said.items() if all(map(_is_scalar, known))}
+        for metric in dict.fromkeys(metric for episode in recent for metric in episode.metrics):
+            known = [value for episode in recent if (value := episode.metrics.get(metric)) is not None]
+            values |= {f"rollout/{RATES.get(metric, metric)}": fmean(known)} if known else {}
         return Point(name, event.step, event.time, values)
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _values(event: Event) -> dict[str, float]:
@@ -121,7 +116,7 @@ def _values(event: Event) -> dict[str, float]:
             continue
         own = f"{FOLDERS[type(event)]}/{field.name}"
         for entry, number in entries(value, field.name).items():
-            if _is_scalar(number):
+            if isinstance(number, int | float) and math.isfinite(number):
                 name = f"{own}.{entry}" if entry else THEIRS.get((type(event), field.name), own)
                 name = f"{FOLDERS[type(event)]}/{RATES.get(entry, entry)}" if field.name == OF_EPISODES else name
                 values[name] = float(number)
