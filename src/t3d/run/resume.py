@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def load(
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
     goal = Goal(resumed)
-    goal.restore(to_fields(loaded.state.get("goal", {})) if loaded else {})
+    with suppress(*CORRUPT_ERRORS):  # which whoever restores the rest refuses
+        goal.restore(to_fields(loaded.state.get("goal", {})) if loaded else {})
     if goal.is_reached and last_event(path).get("event") == "end":
         raise NothingLeft(f"the run has reached its stop_when={resumed.stop_when}; edit that in config.toml to go on")
     if cfg is not None and cfg.total_steps < resumed.total_steps:
