@@ -231,7 +231,7 @@ def test_actors_say_what_their_episodes_say(tmp_path: Path) -> None:
         assert set(event.metrics) == {"success", "energy", "step", "place"} and event.metrics["step"] == STEPS
 
 
-MISTAKES = {
+MISTAKES: dict[str, dict[str, Any]] = {
     "env.metrics=energy is not a name in info": {"env": {"metrics": ["energy"]}},
     "did you mean sum?": {"env": {"metrics": ["energy:summ"]}},
     "env.metrics names energy twice": {"env": {"metrics": ["energy:sum", "energy:max"]}},

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3d.config.metrics import RETURN, Criterion
+from t3d.config.metrics import Criterion
 from t3d.config.networks import own_network
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, to_fields, unsealed
@@ -53,7 +53,7 @@ class BestPolicies:
             step, snapshot = self._kept[member]
             score, mean_return = self.ranks[member]
             about = {"step": step, "mean_return": mean_return}
-            about |= {} if self.criterion.metric == RETURN or math.isinf(score) else {"score": score}
+            about |= {} if self.criterion == Criterion() or math.isinf(score) else {"score": score}
             folder.save_policy("best", snapshot, 0, folder.cfg.members[member], about)
 
     def rewrite(self, folder: RunFolder) -> list[str]:
@@ -70,12 +70,12 @@ class BestPolicies:
     def state(self) -> State:
         kept = self._kept.items()
         policies = {f"member-{member}": {"step": step, **snapshot.to_dict()} for member, (step, snapshot) in kept}
-        scores, returns = map(np.array, zip(*self.ranks, strict=True))
-        return {"returns": returns, "scores": scores, **policies}
+        scores = {"scores": np.array([score for score, _ in self.ranks])} if self.criterion != Criterion() else {}
+        return {"returns": np.array(self.returns), **scores, **policies}
 
     def restore(self, state: State, architecture: Architecture) -> None:
         """Restores what state() returned; every value is checked, because a file may hold anything."""
-        scores: Any = state.get("scores", state["returns"])  # added in the course of format 2
+        scores: Any = state.get("scores", state["returns"])
         ranks = np.stack([scores, state["returns"]], axis=1)
         if ranks.shape != (len(self.ranks), 2):
             raise ValueError(f"best.returns has shape {state['returns'].shape}")

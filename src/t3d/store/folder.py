@@ -17,7 +17,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 
 from t3d import events
 from t3d.config import Config, Member, to_toml
-from t3d.config.metrics import SUCCESS, parse_metrics
+from t3d.config.metrics import parse_metrics
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
 from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, refuse_link, replace
@@ -133,12 +133,7 @@ class RunFolder:
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._inode, self._checked_at = _identity(path), time.monotonic()
         self.notes = [log.note for log in self._logs if log.note]
-        columns = self._metrics.first_line.split(",")  # of an earlier process
-        if columns[0] != COLUMNS[0]:
-            columns = [*dict.fromkeys([*COLUMNS, SUCCESS, *parse_metrics(cfg.env.metrics)])]
-        self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
-        if self._metrics.is_empty:
-            self._table.writeheader()
+        self._table: csv.DictWriter[str] | None = None
 
     def is_gone(self) -> bool:
         return _identity(self.path) != self._inode
@@ -158,7 +153,18 @@ class RunFolder:
         if not isinstance(event, ONLY_IN_JOURNAL):
             self.events.write(line)
         if isinstance(event, IN_METRICS):
-            self._table.writerow({**getattr(event, "metrics", {}), "event": event.event, **vars(event)})
+            self._add_row(event, getattr(event, "metrics", {}))
+
+    def _add_row(self, event: events.Event, metrics: Mapping[str, float]) -> None:
+        """Adds a row to metrics.csv, which has a column for each metric that is asked for or that the first row has."""
+        if self._table is None:
+            columns = self._metrics.first_line.split(",")  # of an earlier process
+            if columns[0] != COLUMNS[0]:
+                columns = [*dict.fromkeys([*COLUMNS, *parse_metrics(self.cfg.env.metrics), *metrics])]
+            self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
+            if self._metrics.is_empty:
+                self._table.writeheader()
+        self._table.writerow({**metrics, "event": event.event, **vars(event)})
 
     def lengths(self) -> dict[str, int]:
         """Flushes the logs to disk and returns their lengths, to which a resumed run truncates them."""
