@@ -110,6 +110,7 @@ class EpisodeEnd(Event, kind="episode"):
     total_reward: float
     length: int
     terminated: bool
+    metrics: dict[str, float] = field(default_factory=dict)  # what `info` said of it
 
 
 class Update(Event, kind="update"):
@@ -210,8 +211,10 @@ class Eval(Event, kind="eval"):
     mean_length: float
     returns: list[float]
     lengths: list[int]
-    best: bool  # better than all previous ones
+    best: bool  # better than all previous ones, by eval.best_by
     bad_values: int = 0  # found in the evaluation's episodes and kept out
+    metrics: dict[str, float] = field(default_factory=dict)  # what `info` said: means over the episodes that have it
+    metric_counts: dict[str, int] = field(default_factory=dict)  # how many have it
 
 
 class Note(Event, kind="note"):

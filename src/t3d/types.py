@@ -7,7 +7,7 @@ E evaluation episodes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
@@ -48,6 +48,19 @@ class EpisodeResult(NamedTuple):
     length: int
     terminated: bool  # otherwise it was truncated, or cut off at eval.max_steps
     bad_values: int = 0  # kept out of it; counted in evaluations only
+    metrics: Mapping[str, float] = {}  # what `info` said of it, as world/metrics.py reduces it
+    unusable: Mapping[str, str] = {}  # metrics that it lacks, and why
+
+
+def mean_metrics(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Averages each metric over the episodes that have it."""
+    names = dict.fromkeys(name for episode in episodes for name in episode.metrics)
+    return {name: float(np.mean(values_of(name, episodes))) for name in names}
+
+
+def values_of(name: str, episodes: Sequence[EpisodeResult]) -> list[float]:
+    """Returns a metric of the episodes that have it."""
+    return [episode.metrics[name] for episode in episodes if name in episode.metrics]
 
 
 class Fault(NamedTuple):
@@ -174,6 +187,10 @@ class Evaluation(NamedTuple):
     @property
     def returns(self) -> NDArray[np.float64]:  # (E,)
         return np.array([episode.total_reward for episode in self.episodes])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return mean_metrics(self.episodes)
 
 
 class ActorNews(NamedTuple):

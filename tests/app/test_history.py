@@ -118,6 +118,24 @@ def test_no_line_of_the_history_is_cut_or_folded(cfg: Config, size: tuple[int, i
     assert all("…" not in line and "-1e+05" in line for line in table[:1])
 
 
+@pytest.mark.parametrize(("width", "shown"), [(80, ["success", "energy"]), (70, ["success"]), (40, [])])
+def test_what_episodes_say_has_columns_where_there_is_room(width: int, shown: list[str]) -> None:
+    cfg = Config(seeds=(0,))
+    first, second = rounds(cfg, lambda number, _: float(number), 2)
+    said = [
+        dataclasses.replace(first, metrics={"success": 0.25, "energy": 3.0}),
+        dataclasses.replace(second, metrics={}),
+    ]
+    lines = HistoryLines(cfg.members, width)
+    out = io.StringIO()
+    lines.print([EvalRow(event.step, {0: event}) for event in said], PlainConsole(file=out, width=width))
+    _, head, *rows = out.getvalue().splitlines()
+    assert head.split()[-len(shown) :] == shown if shown else "success" not in head
+    cells = [re.split(r"\s{2,}", row.strip())[-len(shown) :] for row in rows] if shown else [[], []]
+    assert cells == [["25 %", "3.00"][: len(shown)], ["-", "-"][: len(shown)]]
+    assert all(len(line) <= width for line in (head, *rows))
+
+
 def test_news_stays_where_it_happened() -> None:
     cfg = Config(seeds=(0, 1))
     first, second = rounds(cfg, lambda number, place: float(number), 1), rounds(cfg, lambda number, _: 1.0, 2)[2:]

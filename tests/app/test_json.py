@@ -232,7 +232,7 @@ def test_a_run_in_detail_as_json(told: Told, tmp_path: Path, capsys: pytest.Capt
     first, second = shown["results"]
     evals = open_run(run).evals[open_run(run).cfg.members[1]]
     assert second["member"] == "seed-1" and second["evaluations"] == 3 and second["diverged"] is None
-    assert second["last"] == {"step": 200, "updates": 100, "mean": evals[-1].mean_return, "std": 0.0}
+    assert second["last"] == {"step": 200, "updates": 100, "mean": evals[-1].mean_return, "std": 0.0, "metrics": {}}
     assert second["best"]["mean"] == max(one.mean_return for one in evals) and second["first"]["step"] == 0
     assert first["diverged"] == {"step": 6, "text": "its loss is nan"} and shown["diverged"] == ["seed-0"]
     assert shown["last_return"] == evals[-1].mean_return, "of the seed that is left"

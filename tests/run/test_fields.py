@@ -72,6 +72,10 @@ COVERED = {
     "log.every_steps": "run/test_run.py::test_the_first_update_comes_after_the_last_random_step",
     "record_every": "run/test_recording.py::test_every_third_evaluation_is_recorded_also_after_a_resume",
     "sinks": "sinks/test_sinks.py::test_their_own_readers_find_what_the_log_holds",
+    "env.metrics": "run/test_metrics_of_episodes.py::test_numbers_are_reduced_over_the_steps_of_an_episode",
+    "eval.best_by": "run/test_metrics_of_episodes.py::test_the_best_is_what_the_user_says",
+    "stop_when": "run/test_metrics_of_episodes.py::test_a_run_ends_after_three_evaluations_in_a_row_and_is_over",
+    "keep_policies": "run/test_metrics_of_episodes.py::test_policies_are_kept_at_every_multiple_of_so_many_steps",
     "run.root": "run/test_run.py::test_two_runs_never_share_a_folder",
     "run.name": "run/test_run.py::test_two_runs_never_share_a_folder",
 }

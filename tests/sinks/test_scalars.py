@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -34,6 +36,17 @@ def test_names_are_those_of_stable_baselines_where_it_has_one() -> None:
     assert looked.values["diagnostics/q_bias"] == 3.0 and looked.values["diagnostics/td_quantiles.p95"] == 1.0
     assert looked.values["diagnostics/gradient_norms.critic-1"] == 0.25
     assert not [name for name in looked.values if "counts" in name]
+
+
+def test_what_episodes_say_has_the_names_of_stable_baselines_and_is_averaged_over_those_that_say_it() -> None:
+    said = [{"success": 1.0, "energy": 3.0}, {"success": 0.0}, {}]
+    rollout = points(*(dataclasses.replace(episode(0, 1.0), metrics=metrics) for metrics in said))[-1].values
+    assert (rollout["rollout/success_rate"], rollout["rollout/energy"]) == (0.5, 3.0)
+    (evaluated,) = points(
+        dataclasses.replace(evaluation(0, 0, 1, 5.0), metrics={"success": 0.9}, metric_counts={"success": 9})
+    )
+    assert evaluated.values["eval/success_rate"] == 0.9
+    assert not [name for name in evaluated.values if "metric" in name or name.endswith("/success")]
 
 
 def test_episodes_are_averaged_over_the_last_hundred_and_those_of_one_step_are_one_point() -> None:

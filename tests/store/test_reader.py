@@ -169,6 +169,7 @@ FIGURES: dict[str, tuple[Any, list[Any]]] = {  # a value of the type, and others
     "str": ("", [1, None]),
     "list[float]": ([1, None], [None, 5, ["x"]]),
     "list[int]": ([], [None, [1.5], [None]]),
+    "dict[str, int]": ({"a": 1}, [None, [], {"a": 1.5}]),
     "dict[str, float]": ({"a": 1.0}, [None, [], {"a": "x"}]),
 }
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import fits, table, write_json
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
+from t3d.config.metrics import RETURN
 from t3d.errors import UserError
 from t3d.files import followed
 from t3d.insight.comparison import Comparison, Row, compare
@@ -24,7 +25,7 @@ from t3d.insight.plots import plot_curves
 from t3d.insight.statistics import Estimate
 from t3d.insight.wording import number_text
 from t3d.store.columns import read_columns
-from t3d.store.metrics import RETURN, listing
+from t3d.store.metrics import listing
 from t3d.store.reader import open_run
 
 PIPED_WIDTH = 200  # characters, so that a file gets one line per group
@@ -203,7 +204,7 @@ def plot(arguments: list[str]) -> int:
         return 0
     for run in runs if args.metric == RETURN else ():
         run.best_member()  # raises if there is nothing to plot
-    name = "curve.png" if args.metric == RETURN else f"curve-{args.metric}.png"
+    name = "curve.png" if args.metric == RETURN else f"curve-{args.metric.replace('/', '-')}.png"
     out = args.out or (runs[0].path / name if len(runs) == 1 else Path("curves.png"))
     file = followed(args.out) if args.out else out
     keywords: dict[str, Any] = {"seed": args.seed, "x": args.x, "smooth": args.smooth, "pool": args.pool}

@@ -25,6 +25,7 @@ from t3d.config import Config, Member, diff, merge, plain
 from t3d.config.presets import better_preset
 from t3d.config.sweeps import counted, short, swept
 from t3d.files import display_path
+from t3d.insight.wording import metrics_text
 
 ERRORS = (events.SaveFailed, events.SeedStopped)  # told even if the console is quiet, as are the doctor's notes
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
@@ -102,9 +103,9 @@ class View:
             self.lines.arriving[event.step][event.member] = event
             self.lines.print(self.lines.take(self._living()), self.console)
             return
+        returned = f"return {event.mean_return:10.2f} ± {event.std_return:.2f}{metrics_text(event.metrics)}"
         self.console.print(
-            f"step {event.step:>9,}  {who}  return {event.mean_return:10.2f} ± {event.std_return:.2f}"
-            f"  updates {event.updates:,}  {self._speed():,.0f} steps/s",
+            f"step {event.step:>9,}  {who}  {returned}  updates {event.updates:,}  {self._speed():,.0f} steps/s",
             soft_wrap=True,
         )
 

@@ -18,7 +18,7 @@ from t3d.config import Member
 from t3d.config.sweeps import by_values, short, swept, value_text
 from t3d.events import Eval
 from t3d.files import Refused
-from t3d.insight.wording import number_text
+from t3d.insight.wording import metric_text, number_text
 from t3d.store.log import read_log
 from t3d.store.metrics import member_of
 from t3d.types import sample_std
@@ -37,6 +37,11 @@ class EvalRow(NamedTuple):
     def mean(self, numbers: Iterable[int]) -> float | None:
         """Averages the returns of some members, as far as they were evaluated."""
         known = [self.evals[number].mean_return for number in numbers if number in self.evals]
+        return fmean(known) if known else None
+
+    def mean_of(self, metric: str) -> float | None:
+        """Averages a metric of info over the members that have it."""
+        known = [value for event in self.evals.values() if (value := event.metrics.get(metric)) is not None]
         return fmean(known) if known else None
 
 
@@ -58,6 +63,8 @@ class HistoryLines:
         columns = ["step", *between, "steps/s"]
         ends = accumulate(map(_width, columns))
         self.columns = [column for column, end in zip(columns, ends, strict=True) if end <= width]
+        self._room = width - sum(map(_width, self.columns))
+        self.metrics: list[str] = []  # of info: those of the first row, as far as they fit
         self._printed = 0
         self.since: tuple[int, float] | None = None  # step and time of the row before, for the speed
         self._before: float | None = None  # the mean of the row before
@@ -72,6 +79,9 @@ class HistoryLines:
 
     def print(self, rows: Iterable[EvalRow], console: Console, at_most: int = sys.maxsize) -> None:
         """Prints the last of these rows, and now and then the names of the columns, so that a screen shows them."""
+        rows = [*rows]
+        if not self._printed and rows:
+            self._add_metrics(rows[0])
         for line in [self.line(row) for row in rows][-at_most:]:
             if not self._printed:
                 by = f" by {', '.join(self.fields)}" if self.fields else ""
@@ -84,13 +94,19 @@ class HistoryLines:
             console.print(line, no_wrap=True)
             self._printed += 1
 
+    def _add_metrics(self, row: EvalRow) -> None:
+        for name in dict.fromkeys(name for event in row.evals.values() for name in event.metrics):
+            if (left := self._room - _width(name)) >= 0:
+                self._room, self.columns, self.metrics = left, [*self.columns, name], [*self.metrics, name]
+
     @property
     def head(self) -> str:
         return "".join(f"{column} ".rjust(_width(column)) for column in self.columns)
 
     def line(self, row: EvalRow) -> Text:
         """Formats one row; rows must come in order."""
-        cells = [f"{row.step:,}", *self._cells(row), self._speed(row)]
+        cells = [f"{row.step:,}", *self._cells(row), self._speed(row)][: len(self.columns) - len(self.metrics)]
+        cells += [metric_text(name, mean) if (mean := row.mean_of(name)) is not None else "-" for name in self.metrics]
         line = Text()
         for column, cell in zip(self.columns, cells, strict=False):
             is_best = cell.endswith("*")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,12 +18,13 @@ from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import member_fields, table, write_json
 from t3d.app.terminal import PlainConsole, labelled, standard_output
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
+from t3d.config.metrics import SUCCESS
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.files import followed
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play, play_choice, save_played
-from t3d.insight.statistics import estimate, mean
-from t3d.insight.wording import number_text, returned
+from t3d.insight.statistics import estimate, mean, rate_interval
+from t3d.insight.wording import metric_text, number_text, returned
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
@@ -31,7 +33,7 @@ from t3d.store.details import describe_video
 from t3d.store.folder import versions
 from t3d.store.log import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
-from t3d.types import sample_std
+from t3d.types import EpisodeResult, mean_metrics, sample_std, values_of
 from t3d.world.evaluate import Stopped
 from t3d.world.fingerprint import differences, fingerprint
 from t3d.world.make import env_factory, own_names
@@ -83,7 +85,22 @@ def evaluate(arguments: list[str]) -> int:
     console = PlainConsole()
     console.print(title, style="bold", soft_wrap=True)
     console.print(row)
+    for name, said in result["metrics"].items():
+        within = " to ".join(metric_text(name, end) for end in said["interval"] or ())
+        text = f"{name} {metric_text(name, said['mean'])}{f' (95 % interval {within})' if within else ''}"
+        console.print(f"{text} over {counted(said['episodes'], 'episode')}", soft_wrap=True)
     return 0
+
+
+def _metrics(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
+    """Returns what episodes said of themselves, each with its mean and the interval of that, of a rate Wilson's."""
+    said = {}
+    for name, value in mean_metrics(episodes).items():
+        values = np.array(values_of(name, episodes))
+        is_rate = name == SUCCESS and bool(np.isin(values, (0, 1)).all())
+        interval = rate_interval(values.sum(), len(values)) if is_rate else estimate(mean, [values]).interval
+        said[name] = {"mean": value, "episodes": len(values), "interval": interval, "values": values.tolist()}
+    return said
 
 
 def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any]]:
@@ -107,6 +124,7 @@ def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any
         "mean": float(returns.mean()),
         "std": float(sample_std(returns)),
         "interval": estimate(mean, [returns]).interval,
+        "metrics": _metrics(played[member].episodes),
         "notes": notes,
         "versions": versions(),
     }
@@ -251,7 +269,7 @@ def _in_words(members: Sequence[Member]) -> str:
 
 def _result(choice: Choice, contenders: str, run: Run) -> str:
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
-    others = [number_text(mean) for mean in sorted(choice.mean_returns.values())[:-1]]
+    others = [number_text(mean) for of, mean in sorted(choice.mean_returns.items(), key=itemgetter(1)) if of != member]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)

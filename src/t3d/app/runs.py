@@ -185,6 +185,9 @@ def show(run: Summary, console: Console) -> None:
         say(text, "yellow")
     show_results(run, columns.evaluations(), set(columns.stopped), console, columns.task_began)
     print_settings(changes(run.config), run.members, run.preset, console)
+    if kept := sorted(int(folder.name[5:]) for folder in (run.path / "policies").glob("step-[1-9]*")):
+        file = f"policies/step-{kept[-1]}/{run.members[0].name}.safetensors"
+        say(f"policies kept of {len(kept)} steps, {kept[0]:,} to {kept[-1]:,}: t3d eval {run.path}/{file}")
     counts, sizes = zip(*contents(run.path).values(), strict=True)
     say(f"{run.path.resolve()}: {sum(counts):,} files, {wording.size_text(sum(sizes))}", "dim")
 

@@ -34,7 +34,7 @@ from t3d.config.sweeps import noun, swept
 from t3d.errors import StoppedEarly
 from t3d.events import Alarm, End, Event, Resumed, SaveFailed, Start, to_line
 from t3d.files import STARTED_IN, Refused, display_path, open_log, open_plain
-from t3d.insight.wording import number_text, returned
+from t3d.insight.wording import metrics_text, number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.best import read_fresh
 from t3d.store.log import fields_of, read_events
@@ -184,7 +184,7 @@ def _returns(run: Run, member: Member) -> str:
 def _best_evaluation(run: Run, member: Member) -> str:
     """Says what the best evaluation was, and that it is the highest of many, of which some are lucky."""
     best = best_of(run.evals[member])
-    returned = f"{number_text(best.mean_return)} ± {number_text(best.std_return)}"
+    returned = f"{number_text(best.mean_return)} ± {number_text(best.std_return)}{metrics_text(best.metrics)}"
     return f"best evaluation {returned} (step {best.step:,}, chosen from {run.compared_evals(member)})"
 
 
@@ -254,7 +254,7 @@ def _print_next_commands(run: Run, end: End, member: Member, console: PlainConso
         return
     console.print("\nFirst see to the alarm above; then try:" if alarmed else "\nNext, try:")
     commands = {f"t3d eval {path}": "evaluate the best policy on ten fresh episodes"}
-    if not alarmed:
+    if not alarmed and end.step >= run.cfg.total_steps:
         commands[f"t3d resume {path} --total-steps {2 * end.step}"] = "train twice as long"
     if len(run.cfg.members) == 1 and not alarmed:
         settings = shlex.quote(display_path(run.path / "config.toml"))

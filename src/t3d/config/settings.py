@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from t3d.config.algorithm import ReplayConfig, TD3Config
 from t3d.config.fields import About, Section, known_settings, setting
+from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
 from t3d.config.sweeps import Member, members_of, parse_all, refuse_field, value_text
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import is_own
@@ -64,9 +65,12 @@ class EnvConfig(Section, prefix="env."):
     """When the environment returns an invalid value, e.g. NaN: end the run, end the episode, or fix the value."""
     hang_seconds: float = setting(8.0, between=(1, 10**6), resume="changed", learning=False)
     """An actor process whose environment takes longer for one step or reset is killed and restarted."""
+    metrics: tuple[str, ...] = setting((), resume="edited", learning=False)
+    """Numbers of info to report, by how an episode reduces each: NAME:sum, mean, min, max or last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        parse_metrics(self.metrics)
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
 
@@ -105,6 +109,8 @@ class EvalConfig(Section, prefix="eval."):
     """Seed of the evaluation episodes, shared by all training seeds and runs so that they are comparable."""
     max_steps: int = setting(10_000, between=(1, 10**12))
     """Maximum length of an evaluation episode, for environments without a time limit."""
+    best_by: str = setting("return", learning=False)
+    """What the best policy is chosen by: return, success or a name of env.metrics; with :min its lowest value."""
 
 
 class LogConfig(Section, prefix="log."):
@@ -188,6 +194,10 @@ class Config(Section):
     """Record videos of every N-th evaluation while it trains, in a process beside it; 0: none."""
     sinks: tuple[str, ...] = setting((), resume="changed", learning=False)
     """Tools to write the run for as it trains: tensorboard, wandb (offline), or both."""
+    stop_when: str = setting("", resume="changed", learning=False)
+    """E.g. success=0.95: ends the run when the mean over seeds reaches it in three evaluations in a row."""
+    keep_policies: int = setting(0, between=(0, 10**12), resume="changed", learning=False)
+    """Keep every seed's policy each time so many steps have passed, in policies/; 0: only the best and the last."""
     preset: str = setting("default", learning=False, in_heading=True)
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -250,6 +260,15 @@ class Config(Section):
                 "replay.sampling=lap makes up for what td3.critic_loss=huber leaves out, and treats errors below 1 "
                 "alike; use it with --td3.critic-loss huber and without --scale-rewards, or use proportional"
             )
+        _ = self.target  # raises if it, or what is the best, is no metric
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        return parse_criterion(self.eval.best_by, parse_metrics(self.env.metrics))
+
+    @cached_property
+    def target(self) -> Target | None:
+        return parse_target(self.stop_when, parse_metrics(self.env.metrics), self.criterion)
 
     @cached_property
     def _sweeps(self) -> dict[str, tuple[float, ...]]:

@@ -99,7 +99,7 @@ def run_page(library: Library, request: Request) -> dict[str, Any]:
             "alarms": [details.alarm_fields(alarm, columns.members) | {"time": alarm.time} for alarm in columns.alarms],
             "news": details.news_of(run.path, columns),
             "videos": videos_of(run.path),
-            "metrics": {kind.event: [metric.name for metric in of_kind] for kind, of_kind in metrics},
+            "metrics": {kind.event: [metric.full_name for metric in of_kind] for kind, of_kind in metrics},
             "control": request_of(run.path, newest_session(run.path) or {})._asdict() if run.status in ALIVE else None,
             "files": {name: stored.bytes for name, stored in contents(run.path).items()},
             "damaged_lines": columns.damaged,
@@ -187,7 +187,7 @@ def _curves(
         known = dict.fromkeys(metric for name in metrics for metric in find(runs, name))
         series = [
             {
-                "metric": metric.name,
+                "metric": metric.full_name,
                 "event": metric.kind.event,
                 "lines": [line for pool in pools for line in lines(pool, metric, window)],
             }

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import EnvConfig, Member
+from t3d.config.metrics import Criterion
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, to_fields, to_number
 from t3d.insight.ranges import InputRanges, RangeRecorder
@@ -22,7 +23,7 @@ from t3d.process import StandardStreams
 from t3d.seeds import derive
 from t3d.store.best import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
-from t3d.types import sample_std
+from t3d.types import EpisodeResult, mean_metrics, sample_std
 from t3d.world.evaluate import Stopped, finish, open_for_evaluation, play_episodes
 from t3d.world.fingerprint import check_fits
 from t3d.world.make import env_factory
@@ -38,6 +39,7 @@ class Played(NamedTuple):
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     seen: InputRanges | None
+    episodes: list[EpisodeResult]
 
 
 class Choice(NamedTuple):
@@ -45,11 +47,7 @@ class Choice(NamedTuple):
 
     episodes: int
     mean_returns: dict[Member, float]
-
-    @property
-    def member(self) -> Member:
-        """The best one, the first of equals."""
-        return max(self.mean_returns, key=lambda member: self.mean_returns[member])
+    member: Member  # the best one by eval.best_by, the first of equals
 
 
 def fresh_episodes(run: Run) -> int:
@@ -61,13 +59,15 @@ def known_choice(run: Run) -> Choice | None:
     """Reads an earlier choice between exactly these policies, if there is one; of one policy, its result."""
     if len(run.contenders) == 1:
         fresh = read_fresh(run.path).by_member.get(run.contenders[0].name)
-        return Choice(fresh.episodes, {run.contenders[0]: fresh.mean}) if fresh else None
+        return Choice(fresh.episodes, {run.contenders[0]: fresh.mean}, run.contenders[0]) if fresh else None
     choice = read_fresh(run.path).choice
     if choice.get("basis") != _basis(run, {member: run.policy(member) for member in run.contenders}):
         return None
     with suppress(*CORRUPT_ERRORS):
         means = to_fields(choice["mean_returns"])
-        return Choice(fresh_episodes(run), {member: to_number(means[member.name]) for member in run.contenders})
+        returns = {member: to_number(means[member.name]) for member in run.contenders}
+        chosen = [member for member in run.contenders if member.name == choice.get("chosen")]
+        return Choice(fresh_episodes(run), returns, *chosen or [max(returns, key=returns.__getitem__)])
     return None
 
 
@@ -84,11 +84,14 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
         raise
     except Exception as error:  # an environment may raise anything
         raise UserError(f"{run.cfg.env.id} failed: {error}") from error
-    choice = Choice(fresh_episodes(run), {member: float(fresh.returns.mean()) for member, fresh in played.items()})
-    means = {member.name: mean_return for member, mean_return in choice.mean_returns.items()}
-    kept = {"basis": _basis(run, policies), "mean_returns": means} if purpose == "choice" else None
-    save_played(run, played, choice.member, kept)
-    return choice
+    returns = {member: float(fresh.returns.mean()) for member, fresh in played.items()}
+    ranks = {
+        member: run.cfg.criterion.rank(returns[member], mean_metrics(played[member].episodes)) for member in played
+    }
+    best = max(ranks, key=ranks.__getitem__)
+    means = {"mean_returns": {member.name: mean_return for member, mean_return in returns.items()}, "chosen": best.name}
+    save_played(run, played, best, {"basis": _basis(run, policies), **means} if purpose == "choice" else None)
+    return Choice(fresh_episodes(run), returns, best)
 
 
 def play(
@@ -112,7 +115,7 @@ def play(
                 results = finish(playing, episodes, before_a_step)
                 returns = np.array([episode.total_reward for episode in results])
                 lengths = np.array([episode.length for episode in results])
-                played[member] = Played(policy, returns, lengths, watched.ranges)
+                played[member] = Played(policy, returns, lengths, watched.ranges, results)
     finally:
         streams.close()
     return played
@@ -123,7 +126,7 @@ def save_played(
 ) -> None:
     """Records what best policies returned, for lists, reports and the dashboard; of the chosen one also what it saw."""
     results = {}
-    for member, (policy, returns, lengths, seen) in played.items():
+    for member, (policy, returns, lengths, seen, episodes) in played.items():
         value, interval = estimate(mean, [returns])
         results[member.name] = Fresh(
             policy=policy.sha256,
@@ -136,6 +139,7 @@ def save_played(
             highest=float(returns.max()),
             mean_length=float(lengths.mean()),
             of=len(played),
+            metrics=mean_metrics(episodes),
             seen=seen.to_dict() if seen and chosen in (None, member) else None,
         )
     write_fresh(run.path, results, chosen.name if chosen else "", choice)
@@ -146,6 +150,7 @@ def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
     return {
         "env": run.cfg.env.id,
         **({"args": run.cfg.env.args} if run.cfg.env.args else {}),
+        **({"best_by": run.cfg.eval.best_by} if run.cfg.criterion != Criterion() else {}),
         "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,

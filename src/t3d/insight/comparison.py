@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t3d.config import Member
+from t3d.config.metrics import RETURN
 from t3d.config.sweeps import counted
 from t3d.errors import UserError
 from t3d.files import readable
@@ -29,7 +30,7 @@ from t3d.insight.statistics import (
 )
 from t3d.insight.wording import estimated, number_text
 from t3d.store.columns import read_metric
-from t3d.store.metrics import RETURN, Metric, Series
+from t3d.store.metrics import Metric, Series
 from t3d.types import sample_std
 
 LAST = 3  # evaluations whose mean is a seed's score

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from t3d.config.metrics import RETURN
 from t3d.config.sweeps import Values, by_values, counted, short, swept, value_text
 from t3d.errors import UserError
 from t3d.files import readable
@@ -17,7 +18,7 @@ from t3d.insight.drawing import STEPS, VALUES, drawing, look
 from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, differ, on_common_steps
 from t3d.store.columns import read_metric
-from t3d.store.metrics import RETURN, Metric, Series
+from t3d.store.metrics import Metric, Series
 from t3d.store.reader import Run
 from t3d.types import sample_std
 

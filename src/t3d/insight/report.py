@@ -18,7 +18,7 @@ from t3d.insight.html import Html, document, element, folded, joined, listed, se
 from t3d.insight.ranges import range_rows
 from t3d.insight.report_charts import charts
 from t3d.insight.report_facts import MOST_VIDEO_BYTES, Best, Facts, Video, card, fresh_mean, gather, verdict
-from t3d.insight.wording import IN_HEADING, members_text, number_text, size_text, source_of
+from t3d.insight.wording import IN_HEADING, members_text, metric_text, number_text, size_text, source_of
 from t3d.store.best import Fresh
 from t3d.store.details import changed_settings, config_source, difference, session_of
 from t3d.store.summary import Summary
@@ -114,7 +114,8 @@ def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
 
 def _fresh(fresh: Fresh, choice: Choice | None) -> Html:
     numbers = [number_text(value) for value in (fresh.std, fresh.lowest, fresh.highest, fresh.mean_length)]
-    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length")
+    numbers += [metric_text(name, value) for name, value in fresh.metrics.items()]
+    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length", *fresh.metrics)
     meaning = (
         "In brackets the 95 % interval of the mean over episodes of this one policy; training again would give another "
         "policy."

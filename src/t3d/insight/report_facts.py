@@ -18,7 +18,7 @@ from t3d.insight.comparison import LAST, Comparison, Row, compare
 from t3d.insight.groups import Group, Training
 from t3d.insight.ranges import InputRanges, ranges_in_training
 from t3d.insight.statistics import Estimate, Interval
-from t3d.insight.wording import duration_text, estimated, members_text, number_text, size_text
+from t3d.insight.wording import duration_text, estimated, members_text, metrics_text, number_text, size_text
 from t3d.policy.acting import SavedPolicy
 from t3d.store.best import Fresh, read_fresh
 from t3d.store.columns import Columns, read_columns
@@ -181,7 +181,7 @@ def fresh_in_words(facts: Facts) -> str:
         return f"{title} has played no fresh episodes yet; t3d eval {facts.run.path} plays them.{evaluated}"
     untrained = "" if about["updates"] else " No evaluation beat this one, which is untrained."
     over = f"on average over {counted(fresh.episodes, 'fresh episode')}, without noise"
-    return f"{title} returned {fresh_mean(fresh)} {over}.{evaluated}{untrained}"
+    return f"{title} returned {fresh_mean(fresh)}{metrics_text(fresh.metrics)} {over}.{evaluated}{untrained}"
 
 
 def fresh_mean(fresh: Fresh) -> str:

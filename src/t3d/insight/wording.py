@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from t3d.config import Config, flat
 from t3d.config.fields import settings_where
+from t3d.config.metrics import SUCCESS
 from t3d.config.presets import PRESETS, preset
 from t3d.config.sweeps import by_values, counted, swept
 from t3d.insight.statistics import Estimate
@@ -24,10 +25,21 @@ def number_text(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
+def metric_text(name: str, value: float) -> str:
+    """Formats what episodes said of themselves: 92 % of success, 12.3 of anything else."""
+    return f"{100 * value:.0f} %" if name == SUCCESS else number_text(value)
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Formats metrics to follow a return: ", success 92 %, energy 12.3"."""
+    return "".join(f", {name} {metric_text(name, value)}" for name, value in metrics.items())
+
+
 def returned(fresh: Fresh) -> str:
     """Formats what a policy returned on fresh episodes."""
     spread = f" ± {number_text(fresh.std)}" if fresh.episodes > 1 else ""
-    return f"{number_text(fresh.mean)}{spread} over {counted(fresh.episodes, 'fresh episode')}"
+    over = f" over {counted(fresh.episodes, 'fresh episode')}"
+    return f"{number_text(fresh.mean)}{spread}{metrics_text(fresh.metrics)}{over}"
 
 
 def estimated(estimate: Estimate | None, text: Callable[[float], str] = number_text) -> str:

@@ -80,12 +80,15 @@ def _best_of_run(folder: Path, network: Kind | None, seed: int | str | None) -> 
     if not chosen:
         known = ", ".join(stem.name for stem in stems[:5])
         raise UserError(f"{folder} has no policy of seed {seed}; it has {known}{' ...' if len(stems) > 5 else ''}")
-    return max((read_policy(stem, network) for stem in chosen), key=_mean_return)
+    return max((read_policy(stem, network) for stem in chosen), key=_score)
 
 
-def _mean_return(policy: LoadedPolicy) -> float:
+def _score(policy: LoadedPolicy) -> tuple[float, float]:
+    """What eval.best_by names, the larger the better, then the return."""
     mean_return = policy.about.get("mean_return")
-    return mean_return if isinstance(mean_return, float) and not math.isnan(mean_return) else -math.inf
+    both = policy.about.get("score", mean_return), mean_return
+    score, mean = (x if isinstance(x, float) and not math.isnan(x) else -math.inf for x in both)
+    return score, mean
 
 
 def save_policy(stem: Path, snapshot: PolicySnapshot, member: int, spec: Spec, about: dict[str, Any]) -> None:

@@ -89,6 +89,7 @@ class Trainer:
             yield from record(saver.unwritten())
             yield from record(self._take_evaluations())
             parts.raise_if_all_diverged()
+            saver.keep_policies()
 
             if self._save_is_due():
                 reason = "asked" if self.requests.save.is_set() else "schedule"
@@ -184,7 +185,7 @@ class Trainer:
 
     def _submit_evaluation(self) -> None:
         snapshot, step = self.parts.snapshot(), self.counters.step
-        self.saver.folder.save_last(snapshot, step)
+        self.saver.folder.save_policies(snapshot, step)
         if self.parts.evaluator.submit(snapshot, step):
             self.counters.submitted = step
             self.jobs.recorder.begin(step)
@@ -199,6 +200,7 @@ class Trainer:
                 parts.best.write(evaluation.member, self.saver.folder)
             self.counters.evaluated = evaluation.step
             events.append(eval_event(evaluation, self.cfg, is_best))
+        events += self.reporter.evaluated(evaluations)
         events += [Note(step=self.counters.step, text=text) for text in notes]
         return events + [parts.stop(member, why) for member, why in diverged]
 
@@ -206,7 +208,8 @@ class Trainer:
         return self.saver.is_due or self.requests.save.is_set()
 
     def _is_over(self) -> bool:
-        return self.counters.step == self.counters.evaluated == self.cfg.total_steps
+        at_the_end = self.counters.step == self.counters.evaluated == self.cfg.total_steps
+        return at_the_end or self.parts.goal.is_reached
 
     def _collect(self) -> list[Event]:
         parts, before = self.parts, self.counters.step

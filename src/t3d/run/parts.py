@@ -22,6 +22,7 @@ from t3d.files import CORRUPT_ERRORS, to_count, to_fields, to_list
 from t3d.modules import files_of
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
+from t3d.run.goal import Goal
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike
@@ -44,7 +45,9 @@ class Counters:
     submitted: int = -1
     log_due: bool = False
     diagnosis_due: bool = False
+    keeping_due: bool = False
     warned_out_of_support: bool = False  # that targets are beyond what categorical critics can predict
+    told: set[str] = field(default_factory=set)  # metrics that some episode lacked, as was said
     started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
@@ -52,13 +55,16 @@ class Counters:
         return time.monotonic() - self.started
 
     def state(self) -> State:
-        kept = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "seconds")
-        return {**{name: getattr(self, name) for name in kept}, "told_outside": self.warned_out_of_support}
+        saved = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "keeping_due", "seconds")
+        told = {"told_outside": self.warned_out_of_support, "told": sorted(self.told)}
+        return {**{name: getattr(self, name) for name in saved}, **told}
 
     def restore(self, state: State) -> None:
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
-        self.diagnosis_due = bool(state.get("diagnosis_due", False))  # this and the next: in the course of format 2
+        self.diagnosis_due = bool(state.get("diagnosis_due", False))  # this and the next three: since format 2 began
+        self.keeping_due = bool(state.get("keeping_due", False))
         self.warned_out_of_support = bool(state.get("told_outside", False))
+        self.told = {str(name) for name in to_list(state.get("told", []))}
         self.evaluated = to_count(state["evaluated"], least=-1)
         self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
@@ -91,7 +97,7 @@ class Parts:
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
-        self.best = BestPolicies(len(self.cfg.members))
+        self.best, self.goal = BestPolicies(len(self.cfg.members), self.cfg.criterion), Goal(self.cfg)
         self.living = list(range(len(self.cfg.members)))
 
     @property
@@ -161,6 +167,7 @@ class Parts:
             "versions": versions(),
             "progress": self.counters.state(),
             "best": self.best.state(),
+            "goal": self.goal.state(),
             "learner": self.learner.state(),
             "memory": self.memory.state(),
             "collector": self.collector.state(),
@@ -181,6 +188,7 @@ class Parts:
             self.origin = to_fields(state.get("origin", {}))  # not in older ones
             self.counters.restore(state["progress"])
             self.best.restore(state["best"], self.learner.shipped.architecture)
+            self.goal.restore(to_fields(state.get("goal", {})))
             checkpoint.restore_learning(state, self.cfg.member_names, self.learner, self.memory)
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
@@ -207,7 +215,7 @@ class Parts:
             f"the environment differs from the one trained on so far: {'; '.join(changes)}; returns in the two cannot "
             f"be compared, {NEW_TASK}"
         )
-        self.best = BestPolicies(len(self.cfg.members))
+        self.best, self.goal = BestPolicies(len(self.cfg.members), self.cfg.criterion), Goal(self.cfg)
         if self.counters.submitted == self.counters.evaluated:  # otherwise an evaluation is in progress anyway
             self.counters.submitted = self.counters.evaluated = -1
 

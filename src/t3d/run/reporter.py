@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from torch import Tensor
 from t3d.actors.governor import passed
 from t3d.actors.protocols import Collected
 from t3d.config import Config
+from t3d.config.metrics import RETURN
 from t3d.events import ActingEvent, ActorEvent, BadValueFound, EpisodeEnd, Eval, Event, Note, TraceSummary, Update
 from t3d.run.diagnostics import Diagnostics
 from t3d.run.parts import Parts
-from t3d.types import Evaluation, Fault, sample_std
+from t3d.types import Evaluation, Fault, sample_std, values_of
 
 FIRST_VALUES = 3
 MOST_OUTSIDE = 0.05  # of the targets; chosen
@@ -53,7 +54,7 @@ class Reporter:
         self.parts.counters.warned_out_of_support = True
         support = f"from td3.value_low={td3.value_low:g} to td3.value_high={td3.value_high:g}"
         text = f"{share:.0%} of the targets are not {support} and are cut off there: widen it, or use --scale-rewards"
-        return [Note(step=self.parts.counters.step, text=text)]
+        return [self._note(text)]
 
     def collected(self, collected: Collected, before: int) -> list[Event]:
         """Reports episodes that ended, bad values and news of actors; before is the step until then."""
@@ -61,14 +62,41 @@ class Reporter:
         for rollout in collected.rollouts:
             for result in rollout.episodes:
                 fields = result._asdict()
-                del fields["bad_values"]  # they are events of their own
+                del fields["bad_values"], fields["unusable"]  # they are events of their own
                 events.append(EpisodeEnd(**self._about(rollout.member), **fields))
+                events += self._unusable(result.unusable)
             events += [self.bad_value(fault, rollout.member) for fault in rollout.faults]
         events += [ActorEvent(step=step, **news._asdict()) for news in collected.news]
         counters, log = self.parts.counters, self.parts.cfg.log
         counters.log_due = counters.log_due or passed(log.every_steps, before, step)
         counters.diagnosis_due = counters.diagnosis_due or passed(log.diagnose_every_steps, before, step)
+        counters.keeping_due = counters.keeping_due or passed(self.parts.cfg.keep_policies, before, step)
         return events
+
+    def evaluated(self, evaluations: Sequence[Evaluation]) -> list[Event]:
+        """Says which metrics evaluations lack, and when they have reached the goal of the run."""
+        cfg, events = self.parts.cfg, list[Event]()
+        for evaluation in evaluations:
+            metrics, missing = evaluation.metrics, dict[str, str]()
+            for episode in evaluation.episodes:
+                missing |= episode.unusable
+            for criterion in (cfg.criterion, cfg.target.criterion if cfg.target else cfg.criterion):
+                if criterion.metric not in (RETURN, *metrics):
+                    missing.setdefault(criterion.metric, f"no evaluated episode says {criterion.metric} in its info")
+            events += self._unusable(missing)
+        return events + [self._note(text) for text in self.parts.goal.note_on(evaluations)]
+
+    def _unusable(self, missing: Mapping[str, str]) -> list[Event]:
+        """Says of each metric once that an episode lacks it."""
+        told = self.parts.counters.told
+        new = {name: why for name, why in missing.items() if name not in told}
+        told.update(new)
+        return [
+            self._note(f"{why}; episodes without it do not count in the metric {name}") for name, why in new.items()
+        ]
+
+    def _note(self, text: str) -> Note:
+        return Note(step=self.parts.counters.step, text=text)
 
     def bad_value(self, fault: Fault, member: int | None) -> BadValueFound:
         fields = fault._asdict()
@@ -125,6 +153,7 @@ def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float)
 def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
     """Converts one member's evaluation to an event."""
     returns, lengths = evaluation.returns, [episode.length for episode in evaluation.episodes]
+    metrics = evaluation.metrics
     return Eval(
         step=evaluation.step,
         member=evaluation.member,
@@ -139,4 +168,6 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         lengths=lengths,
         best=best,
         bad_values=sum(episode.bad_values for episode in evaluation.episodes),
+        metrics=metrics,
+        metric_counts={name: len(values_of(name, evaluation.episodes)) for name in metrics},
     )

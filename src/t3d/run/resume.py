@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from t3d.config.fields import settings_where
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
 from t3d.modules import is_own
+from t3d.run.goal import Goal
 from t3d.run.parts import Loaded
 from t3d.store.checkpoint import Checkpoint, newest
 from t3d.store.folder import LOGS, worth_keeping
@@ -64,6 +66,11 @@ def load(
     resumed = resumed if resumed.num_envs == started.num_envs else _settled(resumed, started)
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
+    goal = Goal(resumed)
+    with suppress(*CORRUPT_ERRORS):  # which whoever restores the rest refuses
+        goal.restore(to_fields(loaded.state.get("goal", {})) if loaded else {})
+    if goal.is_reached and last_event(path).get("event") == "end":
+        raise NothingLeft(f"the run has reached its stop_when={resumed.stop_when}; edit that in config.toml to go on")
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
     return resumed, written or cfg, loaded, notes

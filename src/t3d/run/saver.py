@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from t3d.actors.governor import passed
+from t3d.actors.governor import Governor, passed
 from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError, as_sentence
 from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, display_path, error_text
@@ -35,6 +35,14 @@ class Saver:
     @property
     def is_due(self) -> bool:
         return passed(self.parts.cfg.checkpoint.every_steps, self._tried, self.parts.counters.step)
+
+    def keep_policies(self) -> None:
+        """Writes policies/ where keep_policies asks for it, once the updates then due are made."""
+        parts, counters, every = self.parts, self.parts.counters, self.parts.cfg.keep_policies
+        if counters.keeping_due and not Governor(parts.cfg).due(parts.added, parts.learner.updates):
+            kind = f"policies/step-{counters.step // every * every}"
+            self.folder.save_policies(parts.snapshot(), counters.step, kind)
+            counters.keeping_due = False
 
     def save(self, reason: str) -> Saved | SaveFailed:
         """Writes a checkpoint. If that fails, the run continues with the checkpoints that it has."""
@@ -85,7 +93,7 @@ class Saver:
     def save_last_policies(self) -> list[str]:
         """Writes last/; what goes wrong, e.g. on a GPU that has failed, must not hide how the run ended."""
         try:
-            self.folder.save_last(self.parts.snapshot(), self.parts.counters.step)
+            self.folder.save_policies(self.parts.snapshot(), self.parts.counters.step)
         except Exception as error:
             return [f"the last policies could not be written: {as_sentence(error)}"]
         return []

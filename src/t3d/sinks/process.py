@@ -20,12 +20,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from t3d.config import Config, TD3Config, load_config
+from t3d.config.metrics import SUCCESS
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 from t3d.files import Refused, error_text, open_log, read
 from t3d.run.background import begin
 from t3d.store.lock import try_lock
 from t3d.store.log import START, event_of, prefixes, read_lines
-from t3d.store.metrics import KINDS, LISTED, entries, member_of
+from t3d.store.metrics import KINDS, LISTED, OF_EPISODES, entries, member_of
 
 LOCK = "sinks.lock"  # names the tools for which all of the log was written
 LONGEST = 1000  # bytes of that file
@@ -40,7 +41,8 @@ THEIRS = {  # Stable-Baselines3's names
     (Update, "updates"): "train/n_updates",
     (Update, "steps_per_second"): "time/fps",
 }
-NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best"}
+RATES = {SUCCESS: "success_rate"}  # metrics of info that have another name there
+NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best", "metric_counts"}
 WINDOW = 100  # episodes that rollout/ep_rew_mean averages, as in Stable-Baselines3
 WHOLE_RUN = "all-seeds"
 
@@ -99,6 +101,9 @@ class Scalars:
         rewards = [episode.total_reward for episode in recent]
         if rewards := [reward for reward in rewards if reward is not None]:  # None: it was not finite
             values["rollout/ep_rew_mean"] = fmean(rewards)
+        for metric in dict.fromkeys(metric for episode in recent for metric in episode.metrics):
+            known = [value for episode in recent if (value := episode.metrics.get(metric)) is not None]
+            values |= {f"rollout/{RATES.get(metric, metric)}": fmean(known)} if known else {}
         return Point(name, event.step, event.time, values)
 
 
@@ -113,6 +118,7 @@ def _values(event: Event) -> dict[str, float]:
         for entry, number in entries(value, field.name).items():
             if isinstance(number, int | float) and math.isfinite(number):
                 name = f"{own}.{entry}" if entry else THEIRS.get((type(event), field.name), own)
+                name = f"{FOLDERS[type(event)]}/{RATES.get(entry, entry)}" if field.name == OF_EPISODES else name
                 values[name] = float(number)
     return values
 

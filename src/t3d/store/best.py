@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3d.config.metrics import Criterion
 from t3d.config.networks import own_network
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, Refused, read, refuse_link, replace, sealed, to_count, to_fields, unsealed
@@ -26,25 +27,33 @@ from t3d.types import Evaluation, State
 
 
 class BestPolicies:
-    """The highest evaluations, with the policies that reached them."""
+    """The best evaluations, with the policies that reached them."""
 
-    def __init__(self, members: int) -> None:
-        self.returns = [-math.inf] * members
+    def __init__(self, members: int, criterion: Criterion | None = None) -> None:
+        self.criterion = criterion or Criterion()
+        self.ranks = [(-math.inf, -math.inf)] * members
         self._kept: dict[int, tuple[int, PolicySnapshot]] = {}  # by member: step, and a snapshot of that member alone
+
+    @property
+    def returns(self) -> list[float]:
+        return [mean_return for _, mean_return in self.ranks]
 
     def offer(self, evaluation: Evaluation) -> bool:
         """Keeps a policy that is better than all before it; returns whether it is."""
-        member, mean_return = evaluation.member, float(evaluation.returns.mean())
-        if not mean_return > self.returns[member]:
+        member = evaluation.member
+        rank = self.criterion.rank(float(evaluation.returns.mean()), evaluation.metrics)
+        if not rank > self.ranks[member]:
             return False
-        self.returns[member] = mean_return
+        self.ranks[member] = rank
         self._kept[member] = (evaluation.step, evaluation.snapshot.of_member(member))
         return True
 
     def write(self, member: int, folder: RunFolder) -> None:
         if member in self._kept:
             step, snapshot = self._kept[member]
-            about = {"step": step, "mean_return": self.returns[member]}
+            score, mean_return = self.ranks[member]
+            about = {"step": step, "mean_return": mean_return}
+            about |= {} if self.criterion == Criterion() or math.isinf(score) else {"score": score}
             folder.save_policy("best", snapshot, 0, folder.cfg.members[member], about)
 
     def rewrite(self, folder: RunFolder) -> list[str]:
@@ -61,14 +70,17 @@ class BestPolicies:
     def state(self) -> State:
         kept = self._kept.items()
         policies = {f"member-{member}": {"step": step, **snapshot.to_dict()} for member, (step, snapshot) in kept}
-        return {"returns": np.array(self.returns), **policies}
+        scores = {"scores": np.array([score for score, _ in self.ranks])} if self.criterion != Criterion() else {}
+        return {"returns": np.array(self.returns), **scores, **policies}
 
     def restore(self, state: State, architecture: Architecture) -> None:
         """Restores what state() returned; every value is checked, because a file may hold anything."""
-        if state["returns"].shape != (len(self.returns),):
+        scores: Any = state.get("scores", state["returns"])
+        ranks = np.stack([scores, state["returns"]], axis=1)
+        if ranks.shape != (len(self.ranks), 2):
             raise ValueError(f"best.returns has shape {state['returns'].shape}")
-        self.returns = [float(value) for value in state["returns"]]
-        for member in range(len(self.returns)):
+        self.ranks = [(float(score), float(mean_return)) for score, mean_return in ranks]
+        for member in range(len(self.ranks)):
             if f"member-{member}" in state:
                 saved = to_fields(state[f"member-{member}"])
                 snapshot = PolicySnapshot.from_dict(saved, 1, architecture).checked()
@@ -93,6 +105,7 @@ class Fresh:
     mean_length: float
     of: int = 1  # policies that played these very episodes, so that the best could be chosen
     seen: dict[str, Any] | None = None  # the ranges of what it observed and did
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # what info said, on average
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -101,7 +114,7 @@ class Fresh:
     def __post_init__(self) -> None:
         to_count(self.episodes, least=1)
         to_count(self.of, least=1)
-        numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length)
+        numbers = (self.mean, self.std, self.lowest, self.highest, self.mean_length, *self.metrics.values())
         limits = () if self.low is None and self.high is None else (self.low, self.high)
         if not all(type(value) in (int, float) and abs(value) < LARGEST for value in (*numbers, *limits)):
             raise Refused("its values are not what they should be")

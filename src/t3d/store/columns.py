@@ -98,13 +98,15 @@ class Columns:
 
     def evaluations(self) -> dict[Member, list[StoredEvaluation]]:
         table, evals = self.tables[Eval], dict[Member, list[StoredEvaluation]]()
+        said = [metric for metric in table.metrics() if metric.is_named("metrics")]
         for number in table.members():
-            rows = table.reports(number, *NEEDED, BEST)
-            rows = rows[:, ~np.isnan(rows[:-1]).any(axis=0)].T.tolist()  # a table that was thinned has gaps
+            rows = table.reports(number, *NEEDED, BEST, *said)
+            rows = rows[:, ~np.isnan(rows[: 2 + len(NEEDED)]).any(axis=0)].T.tolist()  # one that was thinned has gaps
             if number != WHOLE and rows:
                 evals[self.members[number]] = [
-                    StoredEvaluation(int(step), time, int(updates), mean, std, best == 1)
-                    for step, time, mean, std, updates, best in rows
+                    StoredEvaluation(int(step), time, int(updates), mean, std, best == 1, known)
+                    for step, time, mean, std, updates, best, *values in rows
+                    for known in [{m.entry: value for m, value in zip(said, values, strict=True) if np.isfinite(value)}]
                 ]
         return evals
 

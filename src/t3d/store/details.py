@@ -46,6 +46,7 @@ class Result(NamedTuple):
             **dict.fromkeys(("first", "best", "last")),
             **{
                 name: {"step": each.step, "updates": each.updates, "mean": each.mean_return, "std": each.std_return}
+                | {"metrics": dict(each.metrics)}
                 for name, each in evals.items()
             },
         }

@@ -17,7 +17,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ import numpy as np
 
 from t3d import events
 from t3d.config import Config, Member, to_toml
+from t3d.config.metrics import parse_metrics
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
-from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, replace
+from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, refuse_link, replace
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.files import save_policy
 from t3d.policy.spec import Spec
@@ -37,13 +38,14 @@ from t3d.version import __version__
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 # A run that starts over has its own.
-OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "video.json", *SINKS)
+OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "policies", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
 IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, events.Eval)
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
-COLUMNS = [  # of metrics.csv, into which lists do not fit
+LISTS = ("returns", "lengths", "other_losses", "metrics", "metric_counts")  # which do not fit into a table
+COLUMNS = [  # of metrics.csv, and then those of `info`
     *("event", "step", "member", "seed", "time"),
-    *(name for name in FIELDS if name not in ("step", "member", "seed", "time", "returns", "lengths", "other_losses")),
+    *(name for name in FIELDS if name not in ("step", "member", "seed", "time", *LISTS)),
 ]
 ONLY_IN_JOURNAL = (events.Resumed, events.Saved, events.SaveFailed, events.Paused, events.Continued)
 IN_JOURNAL = (events.Start, *ONLY_IN_JOURNAL, events.Alarm, events.End)  # which is short, so that lists can read it all
@@ -75,6 +77,10 @@ class Log:
     @property
     def is_empty(self) -> bool:
         return self._length == 0
+
+    @property
+    def first_line(self) -> str:
+        return os.pread(self._file.fileno(), LONGEST_LINE, 0).partition(b"\r\n")[0].decode(errors="replace")
 
     def write(self, text: str) -> None:
         line = text.encode()
@@ -127,9 +133,7 @@ class RunFolder:
         self._unwritten: list[str] = []  # policies that could not be written, in words
         self._inode, self._checked_at = _identity(path), time.monotonic()
         self.notes = [log.note for log in self._logs if log.note]
-        self._table = csv.DictWriter(self._metrics, COLUMNS, extrasaction="ignore")
-        if self._metrics.is_empty:
-            self._table.writeheader()
+        self._table: csv.DictWriter[str] | None = None
 
     def is_gone(self) -> bool:
         return _identity(self.path) != self._inode
@@ -149,7 +153,18 @@ class RunFolder:
         if not isinstance(event, ONLY_IN_JOURNAL):
             self.events.write(line)
         if isinstance(event, IN_METRICS):
-            self._table.writerow({"event": event.event, **vars(event)})
+            self._add_row(event, getattr(event, "metrics", {}))
+
+    def _add_row(self, event: events.Event, metrics: Mapping[str, float]) -> None:
+        """Adds a row to metrics.csv, which has a column for each metric that is asked for or that the first row has."""
+        if self._table is None:
+            columns = self._metrics.first_line.split(",")  # of an earlier process
+            if columns[0] != COLUMNS[0]:
+                columns = [*dict.fromkeys([*COLUMNS, *parse_metrics(self.cfg.env.metrics), *metrics])]
+            self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
+            if self._metrics.is_empty:
+                self._table.writeheader()
+        self._table.writerow({**metrics, "event": event.event, **vars(event)})
 
     def lengths(self) -> dict[str, int]:
         """Flushes the logs to disk and returns their lengths, to which a resumed run truncates them."""
@@ -164,26 +179,29 @@ class RunFolder:
                 log.lost = 0
         return failures
 
-    def save_last(self, snapshot: PolicySnapshot, step: int) -> None:
+    def save_policies(self, snapshot: PolicySnapshot, step: int, kind: str = "last") -> None:
         """Saves every member's newest policy; one that has diverged does not replace a finite one."""
         for member, parameters in enumerate(snapshot.flat):
             if np.isfinite(parameters).all():
-                self.save_policy("last", snapshot, member, self.cfg.members[member], {"step": step})
+                self.save_policy(kind, snapshot, member, self.cfg.members[member], {"step": step})
 
     def close(self) -> None:
         for log in self._logs:
             log.close()
 
     def save_policy(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
-        """Saves the policy in a row of the snapshot as the member's best or last one."""
+        """Saves the policy in a row of the snapshot as the member's best, last or kept one, in the folder of that."""
         env = self.cfg.env
         about = {"env": env.id, "kind": kind, "seed": member.seed, "t3d": __version__, **about}
         about |= {"env_args": env.args} if env.args else {}
         about |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
         about |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
         about |= {"values": dict(member.values)} if member.values else {}
+        folder = self.path / kind
         try:
-            save_policy(self.path / kind / member.name, snapshot, row, self.spec, about)
+            refuse_link(folder.parent)
+            folder.mkdir(parents=True, exist_ok=True)
+            save_policy(folder / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
             self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {error_text(error)}")
 

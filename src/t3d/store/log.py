@@ -276,6 +276,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "float | None": _is_metric,
     "list[int]": lambda value: type(value) is list and all(map(_is_count, value)),
     "list[float]": lambda value: type(value) is list and all(map(_is_metric, value)),
+    "dict[str, int]": lambda value: type(value) is dict and all(map(_is_count, value.values())),
     "dict[str, float]": lambda value: type(value) is dict and all(map(_is_metric, value.values())),
 }
 NEEDED = {"seed": _is_count, "mean_return": _is_number, "std_return": _is_number, "time": _is_number}  # of evaluations

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -12,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3d.config import Member
+from t3d.config.metrics import RETURN, SUCCESS
 from t3d.config.sweeps import Values, by_values
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 
 Array = NDArray[np.float64]
 KINDS: tuple[type[Event], ...] = (Eval, Update, Diagnosed, EpisodeEnd, ActingEvent)
-RETURN = "return"  # mean_return of evaluations
-NOT_METRICS = {"step", "member", "seed", "time", "env", "episode", "since", "summary"}
+OF_EPISODES = "metrics"  # the field of events that has the numbers of info
+NOT_METRICS = {"step", "member", "seed", "time", "env", "episode", "since", "summary", "metric_counts"}
 LISTED = {  # what the entries of lists are called; those of others are numbered
     "td_quantiles": ("p5", "p25", "p50", "p75", "p95"),
     "sampled_age": ("p5", "p50", "p95"),
@@ -35,7 +35,13 @@ class Metric(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As --metric takes it: q_mean, or gradient_norms.actor; with the event if another one has the same field."""
+        """As --metric takes it: q_mean, gradient_norms.actor, or success; with the event if another one has it too."""
+        is_short = self.field == OF_EPISODES and self.entry and not _has(*KINDS, field=self.entry)
+        return self.full_name.replace(f"{OF_EPISODES}.", "", 1) if is_short else self.full_name
+
+    @property
+    def full_name(self) -> str:
+        """With the field: metrics.success."""
         if self == MEAN_RETURN:
             return RETURN
         name = f"{self.field}.{self.entry}" if self.entry else self.field
@@ -47,6 +53,7 @@ class Metric(NamedTuple):
 
 
 MEAN_RETURN, STD_RETURN = Metric(Eval, "mean_return"), Metric(Eval, "std_return")
+SHARES = Metric(EpisodeEnd, "terminated"), Metric(EpisodeEnd, OF_EPISODES, SUCCESS)  # 0 or 1 for each episode
 
 
 class Series(NamedTuple):
@@ -64,6 +71,8 @@ def parse_metric(name: str) -> Metric:
     kinds = [kind for kind in KINDS if kind.event == kind_name and rest]
     field, _, entry = (rest if kinds else name).partition(".")
     field = "mean_return" if field == RETURN else field
+    if not _has(*KINDS, field=field):  # then it is a number of info
+        field, entry = OF_EPISODES, rest if kinds else name
     return Metric(kinds[0] if kinds else _owner(field), field, entry)
 
 
@@ -112,6 +121,7 @@ class StoredEvaluation(NamedTuple):
     mean_return: float
     std_return: float
     best: bool
+    metrics: Mapping[str, float] = {}  # what info said
 
 
 Evals = Mapping[Member, Sequence[StoredEvaluation]]  # in order
@@ -125,14 +135,19 @@ def member_of(event: Event, members: Sequence[Member]) -> Member | None:
     return members[number]
 
 
-def last_means(members: Sequence[Member], evals: Evals, diverged: Collection[Member]) -> dict[Values, float]:
+def last_means(
+    members: Sequence[Member],
+    evals: Evals,
+    diverged: Collection[Member],
+    value: Callable[[StoredEvaluation], float] = lambda evaluation: evaluation.mean_return,
+) -> dict[Values, float]:
     """Returns the mean over seeds of the last evaluations, by which the combinations of a sweep are compared.
 
     A combination is left out if one of its seeds has diverged or was not evaluated since training began.
     """
     compared = {member for member in members if member not in diverged and trained(evals.get(member, []))}
     return {
-        values: fmean(evals[member][-1].mean_return for member in group)
+        values: fmean(value(evals[member][-1]) for member in group)
         for values, group in by_values(members).items()
         if compared.issuperset(group)
     }
@@ -162,4 +177,8 @@ def stored_name(said: object) -> str:
 
 
 def _owner(field: str) -> type[Event]:
-    return next((kind for kind in KINDS if field in {known.name for known in dataclasses.fields(kind)}), Eval)
+    return next((kind for kind in KINDS if _has(kind, field=field)), Eval)
+
+
+def _has(*kinds: type[Event], field: str) -> bool:
+    return any(field in kind.__dataclass_fields__ for kind in kinds)

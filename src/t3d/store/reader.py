@@ -19,7 +19,7 @@ from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import UnknownNetwork, read_policy
 from t3d.store.columns import read_columns
 from t3d.store.log import LOG, Unreadable, damage_in_words
-from t3d.store.metrics import Evals, best_of, highest, last_means
+from t3d.store.metrics import Evals, StoredEvaluation, best_of, highest, last_means
 
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
 MOST_NAMED = 3  # members that a message lists
@@ -40,7 +40,7 @@ class Run(NamedTuple):
         if not swept(self.cfg.members):
             return [*self.evals]
         living = [member for member in self.evals if member not in self.stopped] or [*self.evals]
-        chosen = highest(last_means(self.cfg.members, self.evals, self.stopped))
+        chosen = highest(last_means(self.cfg.members, self.evals, self.stopped, lambda last: self.rank(last)[0]))
         return [member for member in living if member.values == chosen] or living
 
     def compared_evals(self, member: Member) -> int:
@@ -48,10 +48,13 @@ class Run(NamedTuple):
         return sum(evaluation.time >= self.task_began for evaluation in self.evals.get(member, []))
 
     def best_member(self) -> Member:
-        """Returns the contender with the highest evaluation; insight/best_member.py compares on fresh episodes."""
+        """Returns the contender with the best evaluation; insight/best_member.py compares on fresh episodes."""
         if not self.evals:
             raise UserError(f"{self.path} has no evaluation (t3d runs show {self.path} says how it ended)")
-        return max(self.contenders, key=lambda member: best_of(self.evals[member]).mean_return)
+        return max(self.contenders, key=lambda member: self.rank(best_of(self.evals[member])))
+
+    def rank(self, evaluation: StoredEvaluation) -> tuple[float, float]:
+        return self.cfg.criterion.rank(evaluation.mean_return, evaluation.metrics)
 
     def member(self, name: int | str) -> Member:
         """Returns the member asked for, by its name or, where that is enough, its seed, if it was evaluated."""

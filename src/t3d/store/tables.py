@@ -193,8 +193,9 @@ def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
         annotation: Any = field.type
         wanted = field.name in (*ALWAYS, "summary") or field.name not in NOT_METRICS
         if annotation == "dict[str, float]" and field.default_factory is not dataclasses.MISSING:
-            value = rb"\{\}"  # optional, and empty
-        elif annotation in FORMS:
+            pattern += rb'(?:, "%s": \{\})?' % field.name.encode()  # optional, and empty
+            continue
+        if annotation in FORMS:
             value = b"(%s%s)" % (b"" if wanted else b"?:", FORMS[annotation])
             names += [field.name] if wanted else []
         else:

@@ -28,6 +28,7 @@ class SingleEnvs:
 
     def __init__(self, envs: list[Environment]) -> None:
         self.envs, self.count, self.spec = envs, len(envs), envs[0].guard.spec
+        self.guards = [env.guard for env in envs]
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
         return self.envs[position].reset(seed, episode)
@@ -37,7 +38,7 @@ class SingleEnvs:
         return [env.guard.attempt(env.step, action) for env, action in zip(self.envs, actions, strict=False)]
 
     def take_faults(self) -> list[Fault]:
-        return [fault for env in self.envs for fault in env.guard.take_faults()]
+        return [fault for guard in self.guards for fault in guard.take_faults()]
 
     def close(self) -> None:
         for env in self.envs:
@@ -52,7 +53,9 @@ class VectorEnvBatch:
     ) -> None:
         self.env, self.count, self.spec = env, env.num_envs, spec_of(env, cfg)
         names = [f"environment {index} of {where}" for index in range(self.count)]
-        self.guards = [EnvGuard(self.spec, name, index, cfg.bad_values, beat) for index, name in enumerate(names)]
+        self.guards = [EnvGuard(self.spec, name, index, cfg, beat) for index, name in enumerate(names)]
+        for position, guard in enumerate(self.guards):
+            guard.metrics.position = position
         self.started = False
 
     def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:

@@ -53,7 +53,8 @@ def play_episodes(
                 if position in playing:
                     playing.remove(position)
                     ending = totals[position], lengths[position], result.terminated, bad_values[position]
-                    ended.append(EpisodeResult(position, episodes[position], *ending))
+                    said = env_batch.guards[position].metrics.of_episode(result.info)
+                    ended.append(EpisodeResult(position, episodes[position], *ending, *said))
                 if playing:
                     observations[position] = env_batch.reset(position, all_seeds[position], episodes[position])
         yield ended

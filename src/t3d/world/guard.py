@@ -21,6 +21,7 @@ from t3d.errors import Diverged, EnvironmentFailed, NotRendered, OwnSignal, User
 from t3d.policy.observations import InvalidValue, fixed, fixed_number, flatten, newest, number, stacked
 from t3d.policy.spec import Floats, Spec, limited, middle, put_previous, to_bounds
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Fault
+from t3d.world.metrics import InfoMetrics
 from t3d.world.spec import spec_of
 
 LOG = logging.getLogger("t3d.environment")
@@ -65,7 +66,7 @@ class Environment:
     ) -> None:
         cfg = cfg or EnvConfig()
         self.gym, self.action_repeat = env, cfg.action_repeat
-        self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg.bad_values, beat)
+        self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg, beat)
 
     def reset(self, seed: int, episode: int) -> NDArray[Any]:
         return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
@@ -96,10 +97,9 @@ class EnvGuard:
     limited, it keeps the previous action: the first of an episode departs from the middle of the range.
     """
 
-    def __init__(
-        self, spec: Spec, where: str, index: int = 0, bad_values: str = "raise", beat: Callable[[], object] = int
-    ) -> None:
-        self.spec, self.index, self.bad_values, self.beat = spec, index, bad_values, beat
+    def __init__(self, spec: Spec, where: str, index: int, cfg: EnvConfig, beat: Callable[[], object] = int) -> None:
+        self.spec, self.index, self.bad_values, self.beat = spec, index, cfg.bad_values, beat
+        self.metrics = InfoMetrics(cfg.metrics)
         self.where = where  # for messages, e.g. "environment 0 of seed 3"
         self.episode, self.step = 0, 0
         self.last = self._nothing()  # the newest valid observation
@@ -111,6 +111,7 @@ class EnvGuard:
     def begin(self, episode: int, seed: int, reset: Callable[[int | None], Any]) -> NDArray[Any]:
         """Starts an episode; under `skip` the environment is reset until its first observation is valid."""
         self.episode, self.step = episode, 0
+        self.metrics.begin()
         self.last, self._before, self._previous = self._nothing(), None, middle(self.spec)
         for attempt in range(MOST_RESETS):
             answer = self.call(reset, None if attempt else seed)
@@ -137,7 +138,10 @@ class EnvGuard:
             required = "(observation, reward, terminated, truncated, info), as Gymnasium requires"
             raise self.refusal("step", f"step() must return {required}")
         observation, reward, terminated, truncated, info = answer
-        return self.checked(observation, reward, self.flag(terminated), self.flag(truncated), info)
+        result = self.checked(observation, reward, self.flag(terminated), self.flag(truncated), info)
+        if self.metrics.each_step and result.valid:
+            self.metrics.add(info)
+        return result
 
     def checked(self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: Any) -> Result:
         """Handles bad values as configured and returns a result with only valid values in it."""

@@ -55,7 +55,7 @@ def _examine(env: Any, cfg: EnvConfig, begin: Begin) -> list[str]:
     def call_begins() -> None:
         begin(f"{f'step {guard.step}' if guard.step else 'reset'} of episode {guard.episode}")
 
-    guard = EnvGuard(spec_of(env, cfg), name_of(env), bad_values=cfg.bad_values, beat=call_begins)
+    guard = EnvGuard(spec_of(env, cfg), name_of(env), 0, cfg, call_begins)
     if isinstance(env, VectorEnv):
         only = f"{guard.where} is a VectorEnv; its environments are checked only while they are stepped"
         return [only, *(f"{guard.where}: {text}" for text in images(guard.spec))]
