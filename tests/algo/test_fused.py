@@ -262,8 +262,8 @@ OF_PLUS = [  # the same, of lines that only other networks, aggregates and objec
     ("7: no ReLU", "torch.clamp_min(normal, 0, out=h)", "h.copy_(normal)"),
     ("8: the minimum all the same", 'if self.cfg.aggregate == "min":', "if True:"),
     ("12: gradient of the norm left out", "norm.backward()", "pass"),
-    ("12: gradient of a scale left out", "scale.copy_(d_scale)", "pass"),
-    ("12: gradient of a shift left out", "shift.copy_(d_shift)", "pass"),
+    ("12: gradient of a scale left out", "norm.d_scale, norm.d_shift = d_scale, d_shift", "norm.d_shift = d_shift"),
+    ("12: gradient of a shift left out", "norm.d_scale, norm.d_shift = d_scale, d_shift", "norm.d_scale = d_scale"),
     ("13: the actor on the sum", "fill_(-1 / (cfg.batch_size * self.maximised))", "fill_(-1 / cfg.batch_size)"),
     ("13: the gradient of one critic", ".sum(dim=1)", "[:, 0]"),
 ]  # fmt: skip

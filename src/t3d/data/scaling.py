@@ -27,9 +27,9 @@ class RunningMoments:
         self.m2 = np.zeros((members, size))
 
     def add(self, m: int, block: NDArray[np.float64]) -> None:  # (T, size), of one member
-        total = self.count[m] + len(block)
-        shift = block.mean(axis=0) - self.mean[m]
-        self.m2[m] += ((block - block.mean(axis=0)) ** 2).sum(axis=0) + shift**2 * self.count[m] * len(block) / total
+        total, mean = self.count[m] + len(block), block.mean(axis=0)
+        shift = mean - self.mean[m]
+        self.m2[m] += ((block - mean) ** 2).sum(axis=0) + shift**2 * self.count[m] * len(block) / total
         self.mean[m] += shift * len(block) / total
         self.count[m] = total
 

@@ -30,21 +30,21 @@ class Norm:
 
     def __init__(self, scale: Tensor, shift: Tensor, z: Tensor, h: Tensor, d_h: Tensor) -> None:
         self.z = z  # (K, B, size), what is normalised
-        self.d_scale, self.d_shift = (torch.empty_like(scale) for _ in range(2))  # (K, 1, size)
-        self._each = list(zip(z, h, d_h, scale[:, 0], shift[:, 0], self.d_scale[:, 0], self.d_shift[:, 0], strict=True))
+        self.d_scale, self.d_shift = torch.empty_like(scale), torch.empty_like(shift)  # (K, 1, size), or a descent's
+        self._each = list(zip(z, h, d_h, scale[:, 0], shift[:, 0], strict=True))
         self._statistics: list[list[Tensor]] = []
 
     def forward(self) -> None:
         self._statistics.clear()
-        for z, h, _, scale, shift, *_ in self._each:
+        for z, h, _, scale, shift in self._each:
             normal, *statistics = torch.native_layer_norm(z, z.shape[-1:], scale, shift, NORM_EPSILON)
             torch.clamp_min(normal, 0, out=h)
             self._statistics.append(statistics)
 
     def backward(self) -> None:
         """Turns d loss / d its output, before ReLU, into d loss / d z."""
-        for each, (mean, rstd) in zip(self._each, self._statistics, strict=True):
-            z, _, g, scale, shift, d_scale, d_shift = each
+        kept = zip(self._each, self._statistics, self.d_scale, self.d_shift, strict=True)
+        for (z, _, g, scale, shift), (mean, rstd), d_scale, d_shift in kept:
             gradients = torch.ops.aten.native_layer_norm_backward(
                 g, z, z.shape[-1:], mean, rstd, scale, shift, [True, True, True]
             )
@@ -118,8 +118,8 @@ class Descent:
             (x.mT, g, torch.empty_like(weight, memory_format=torch.contiguous_format), weight, bias)
             for x, g, (weight, bias, *_) in zip(path.inputs, path.d_hidden, layers, strict=False)
         ]
-        of_norms = zip(path.norms, (norm for _, _, *norm in layers), strict=bool(path.norms))
-        self._norms = [(d_scale, norm.d_scale, d_shift, norm.d_shift) for norm, (d_scale, d_shift) in of_norms]
+        for norm, (_, _, d_scale, d_shift) in zip(path.norms, layers, strict=False):
+            norm.d_scale, norm.d_shift = d_scale, d_shift
         self._turned = torch.empty_like(turned(weight), memory_format=torch.contiguous_format)  # (K, out, size)
         self._weight, self._bias = turned(weight), bias.squeeze(1)
 
@@ -128,9 +128,6 @@ class Descent:
         for x, g, product, weight, bias in self._hidden:
             weight.copy_(torch.bmm(x, g, out=product))
             torch.sum(g, 1, keepdim=True, out=bias)
-        for scale, d_scale, shift, d_shift in self._norms:
-            scale.copy_(d_scale)
-            shift.copy_(d_shift)
         d_output = self.path.d_output
         self._weight.copy_(torch.bmm(d_output, self.path.inputs[-1], out=self._turned))
         torch.sum(d_output, 2, out=self._bias)
