@@ -211,6 +211,8 @@ class Eval(Event, kind="eval"):
     lengths: list[int]
     best: bool  # better than all previous ones
     bad_values: int = 0  # found in the evaluation's episodes and kept out
+    set: str = ""  # the conditions, of eval.sets; empty: there are no sets
+    chooses: bool = True  # whether the best policies are chosen by it, as by those of the first set
 
 
 class Note(Event, kind="note"):

@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[Any, str]] = {  # what the id makes now, and what is said
     "no seed": (drones.Random, "class drones:Drone -> drones:Random"),
 }
 REFUSED: dict[str, tuple[Any, str]] = {
-    "other bounds": (drones.Strong, "the bounds of action 0 were [-1.0, 1.0], now [-2.0, 2.0]"),
+    "other bounds": (drones.Strong, "the bounds of action 0 were [-1.0, 1.0] then, now [-2.0, 2.0]"),
     "fewer observations": (drones.Short, "2 observation values then, 1 now"),
 }
 

@@ -63,9 +63,9 @@ def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: 
         surroundings = opened.enter_context(closing(Surroundings()))
         if make_env is None:
             make_env = by_id = env_factory(cfg.env)
-            cfg = replace(cfg, env=by_id.env or cfg.env)
+            cfg = replace(cfg, env=by_id.env)
         else:
-            make_env = checked_factory(make_env)
+            make_env = checked_factory(make_env, cfg.env)
         training = assemble(resolve(cfg), requests, make_env, opened, surroundings, requested=requested)
         start = Start(**training.parts.about(training.saver.folder))
         notes = [Note(step=0, text=text) for text in training.notes]
@@ -116,7 +116,7 @@ def _resume(
         find_again(needed, remembered_files(path), path)
         if cfg.env.pixels:
             choose_graphics()  # before the environment's file can import MuJoCo
-        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
+        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env, cfg.env)
         training = assemble(cfg, requests, make_env, opened, surroundings, path, loaded, requested)
         parts, folder = training.parts, training.saver.folder
         about, events = parts.about(folder), list[Event]()

@@ -137,4 +137,6 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         lengths=lengths,
         best=best,
         bad_values=sum(episode.bad_values for episode in evaluation.episodes),
+        set=evaluation.set,
+        chooses=evaluation.chooses,
     )

@@ -40,7 +40,7 @@ THEIRS = {  # Stable-Baselines3's names
     (Update, "updates"): "train/n_updates",
     (Update, "steps_per_second"): "time/fps",
 }
-NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best"}
+NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best", "chooses"}
 WINDOW = 100  # episodes that rollout/ep_rew_mean averages, as in Stable-Baselines3
 WHOLE_RUN = "all-seeds"
 
@@ -109,11 +109,12 @@ def _values(event: Event) -> dict[str, float]:
         value = getattr(event, field.name)
         if field.name in NOT_SCALARS or (isinstance(value, list) and field.name not in LISTED):
             continue
-        own = f"{FOLDERS[type(event)]}/{field.name}"
+        own = THEIRS.get((type(event), field.name), f"{FOLDERS[type(event)]}/{field.name}")
+        if isinstance(event, Eval) and not event.chooses:
+            own = own.replace("/", f"_{event.set}/", 1)
         for entry, number in entries(value, field.name).items():
             if isinstance(number, int | float) and math.isfinite(number):
-                name = f"{own}.{entry}" if entry else THEIRS.get((type(event), field.name), own)
-                values[name] = float(number)
+                values[f"{own}.{entry}" if entry else own] = float(number)
     return values
 
 

@@ -34,12 +34,16 @@ class BestPolicies:
 
     def offer(self, evaluation: Evaluation) -> bool:
         """Keeps a policy that is better than all before it; returns whether it is."""
-        member, mean_return = evaluation.member, float(evaluation.returns.mean())
-        if not mean_return > self.returns[member]:
+        member = evaluation.member
+        if not self.is_better(evaluation):
             return False
-        self.returns[member] = mean_return
+        self.returns[member] = float(evaluation.returns.mean())
         self._kept[member] = (evaluation.step, evaluation.snapshot.of_member(member))
         return True
+
+    def is_better(self, evaluation: Evaluation) -> bool:
+        """Whether an evaluation is better than all of its member before it; only those of one set are compared."""
+        return evaluation.chooses and float(evaluation.returns.mean()) > self.returns[evaluation.member]
 
     def write(self, member: int, folder: RunFolder) -> None:
         if member in self._kept:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from t3d import events
@@ -35,6 +36,7 @@ class Result(NamedTuple):
     member: Member
     stopped: events.SeedStopped | None  # when and how it diverged
     evals: Sequence[StoredEvaluation]  # in order
+    other_sets: Mapping[str, Sequence[StoredEvaluation]] = MappingProxyType({})  # those that do not choose the best
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -48,13 +50,23 @@ class Result(NamedTuple):
                 name: {"step": each.step, "updates": each.updates, "mean": each.mean_return, "std": each.std_return}
                 for name, each in evals.items()
             },
+            "sets": {
+                name: {"step": evals[-1].step, "mean": evals[-1].mean_return, "std": evals[-1].std_return}
+                for name, evals in self.other_sets.items()
+            },
         }
 
 
 def results_of(columns: Columns) -> list[Result]:
     """Returns what became of each member."""
-    evals = columns.evaluations()
-    return [Result(member, columns.stopped.get(member), evals.get(member, [])) for member in columns.members]
+    evals, others = columns.evaluations(), {name: columns.evaluations(name) for name in columns.other_sets}
+    sets = {
+        member: {name: of_set[member] for name, of_set in others.items() if member in of_set}
+        for member in columns.members
+    }
+    return [
+        Result(member, columns.stopped.get(member), evals.get(member, []), sets[member]) for member in columns.members
+    ]
 
 
 def last_return(results: Sequence[Result]) -> float | None:

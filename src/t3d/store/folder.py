@@ -176,9 +176,10 @@ class RunFolder:
 
     def save_policy(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
         """Saves the policy in a row of the snapshot as the member's best or last one."""
-        env = self.cfg.env
+        env = self.cfg.env_of(member)
         about = {"env": env.id, "kind": kind, "seed": member.seed, "t3d": __version__, **about}
         about |= {"env_args": env.args} if env.args else {}
+        about |= {"wrappers": [*env.wrappers]} if env.wrappers else {}
         about |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
         about |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
         about |= {"values": dict(member.values)} if member.values else {}
