@@ -175,9 +175,9 @@ def _argument(word: str) -> tuple[str, Any]:
 
 def _set(word: str) -> tuple[str, dict[str, Any]]:
     """Reads SET:NAME=VALUE,NAME=VALUE, in which lists have commas of their own; a set alone has no arguments."""
-    name, colon, rest = word.partition(":")
-    if "=" in name or (colon and not rest):
-        raise ValueError(f"takes SET:NAME=VALUE,NAME=VALUE, e.g. windy:wind=2,gust=1, not {word!r}")
+    name, _, rest = word.partition(":")
+    if "=" in name:
+        raise ValueError(f"takes SET:NAME=VALUE,NAME=VALUE, e.g. windy:wind=2, not {word!r}")
     words = re.split(r",(?=\w+=)", rest) if rest else []
     return name, _named(map(_argument, words), words or [name])
 

@@ -168,9 +168,6 @@ def parse(arguments: list[str]) -> TrainArgs:
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     tables: dict[str, Any] = {"env": {"args": {}}, "eval": {"args": {}, "sets": {}}}  # flags go on top of the file's
-        "env": {"args": {}},
-        "eval": {"args": {}, "sets": {}},
-    }  # of flags, which go on top of the file's
     defaults = TrainArgs(cfg=merge(base, tables))
     args, envs = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}

@@ -54,7 +54,11 @@ def train(
 
 
 def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None) -> Events:
-    requested = with_reference(with_full_paths(as_config(cfg)), make_env)
+    given = as_config(cfg)
+    requested = with_reference(with_full_paths(given), make_env)
+    for name, value in given.env.args.items():
+        if (other := requested.env.args[name]) != value:
+            raise UserError(f"env.args says {name}={value}, and make_env gives {name}={other}; give it once")
     root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
     cfg = replace(requested, run=replace(requested.run, root=root))
     if cfg.env.pixels:
