@@ -68,7 +68,7 @@ def test_each_set_is_evaluated_under_its_own_conditions_and_the_first_chooses_th
     (member,) = columns.members
     stored = {name: [each.mean_return for each in columns.evaluations(name)[member]] for name in ("", "windy")}
     assert stored == {"": [one.mean_return for one in calm], "windy": [one.mean_return for one in windy]}
-    assert columns.other_sets == ["windy"] and columns.damaged == 0
+    assert [*columns.other_sets] == ["windy"] and columns.damaged == 0
     (windy_metric,) = [metric for metric in columns.metrics() if metric.name == "return.windy"]
     series = columns.series(windy_metric)[member]
     assert series.values.tolist() == stored["windy"] and series.spread is not None

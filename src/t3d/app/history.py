@@ -38,11 +38,10 @@ class EvalRow(NamedTuple):
 
     @classmethod
     def of(cls, step: int, evals: Mapping[tuple[str, int | None], Eval]) -> EvalRow:
-        others = defaultdict[str, list[float]](list)
-        for (name, _), event in evals.items():
-            others[name].append(event.mean_return)
-        main = {number: event for (name, number), event in evals.items() if not name}
-        return cls(step, main, {name: fmean(means) for name, means in others.items()})
+        by_set = {name: {number: event for (of, number), event in evals.items() if of == name} for name, _ in evals}
+        main = by_set.pop("", {})
+        means = {name: fmean(event.mean_return for event in of_set.values()) for name, of_set in by_set.items()}
+        return cls(step, main, means)
 
     def mean(self, numbers: Iterable[int]) -> float | None:
         """Averages the returns of some members, as far as they were evaluated."""

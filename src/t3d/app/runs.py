@@ -180,8 +180,7 @@ def show(run: Summary, console: Console) -> None:
     for text in [*alarm_lines(messages, run.members), *(f"note: {note}" for note in notes_in_words(messages) + damage)]:
         say(text, "yellow")
     show_results(run, columns.evaluations(), set(columns.stopped), console, columns.task_began)
-    others = {name: columns.evaluations(name) for name in columns.other_sets}
-    print_other_sets(run.members, others, set(columns.stopped), console)
+    print_other_sets(run.members, columns.other_sets, set(columns.stopped), console)
     print_settings(changes(run.config), run.members, run.preset, console)
     counts, sizes = zip(*contents(run.path).values(), strict=True)
     say(f"{run.path.resolve()}: {sum(counts):,} files, {wording.size_text(sum(sizes))}", "dim")

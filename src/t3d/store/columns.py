@@ -107,9 +107,10 @@ class Columns:
         }
 
     @property
-    def other_sets(self) -> list[str]:
-        """The sets of evaluations besides the one that chooses the best."""
-        return [metric.entry for metric in self.tables[Eval].columns if metric[:2] == MEAN_RETURN[:2] and metric.entry]
+    def other_sets(self) -> dict[str, dict[Member, list[StoredEvaluation]]]:
+        """The evaluations in sets besides the one that chooses the best."""
+        names = [metric.entry for metric in self.tables[Eval].columns if metric[:2] == MEAN_RETURN[:2]]
+        return {name: self.evaluations(name) for name in names if name}
 
     def evaluations(self, set_name: str = "") -> dict[Member, list[StoredEvaluation]]:
         """Returns the evaluations that choose the best, or those of another set."""

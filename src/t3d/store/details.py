@@ -59,13 +59,15 @@ class Result(NamedTuple):
 
 def results_of(columns: Columns) -> list[Result]:
     """Returns what became of each member."""
-    evals, others = columns.evaluations(), {name: columns.evaluations(name) for name in columns.other_sets}
-    sets = {
-        member: {name: of_set[member] for name, of_set in others.items() if member in of_set}
-        for member in columns.members
-    }
+    evals, stopped, others = columns.evaluations(), columns.stopped, columns.other_sets.items()
     return [
-        Result(member, columns.stopped.get(member), evals.get(member, []), sets[member]) for member in columns.members
+        Result(
+            member,
+            stopped.get(member),
+            evals.get(member, []),
+            {name: of[member] for name, of in others if member in of},
+        )
+        for member in columns.members
     ]
 
 

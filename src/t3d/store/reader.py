@@ -112,8 +112,8 @@ def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     columns = read_columns(path, [Eval])
     if columns.damaged:
         LOG.warning("%s", damage_in_words(columns.damaged, path / "events.jsonl"))
-    others = {name: columns.evaluations(name) for name in columns.other_sets}
-    return Run(path, columns.cfg, columns.evaluations(), columns.stopped, columns.task_began, others)
+    evals, others = columns.evaluations(), columns.other_sets
+    return Run(path, columns.cfg, evals, columns.stopped, columns.task_began, others)
 
 
 def locate(text: str | Path, root: Path) -> Path:
