@@ -145,7 +145,7 @@ def test_members_of_a_sweep_act_and_are_evaluated_in_environments_of_their_own(t
 
 def test_arguments_from_python_go_to_whatever_makes_the_environment(tmp_path: Path) -> None:
     env = {"id": "", "args": {"wind": 2}}
-    ways = {
+    ways: dict[str, tuple[Any, Any]] = {
         "importable": (Drone, env),
         "a lambda": (lambda wind: Drone(wind, goal="door"), env),
         "partial": (partial(Drone, wind=2), {"id": ""}),
@@ -188,3 +188,11 @@ def test_killed_at_ten_random_moments_it_is_resumed_exactly(tmp_path: Path, monk
         assert_equal(whole, killed)
         for folder in ("stopped", "killed"):
             shutil.rmtree(tmp_path / folder)
+
+
+def test_actor_processes_evaluate_the_same_sets_as_one_process(tmp_path: Path, straight: Path) -> None:
+    """Before training the policy is the same, so its evaluations are."""
+    apart = folder_of(run(config(tmp_path, "apart", actors="local:1"), tmp_path))
+    first = {name: [event.returns for event in of_set][0] for (_, name), of_set in evals_of(straight).items()}
+    assert {name: [event.returns for event in of_set][0] for (_, name), of_set in evals_of(apart).items()} == first
+    assert [event.step for event in evals_of(apart)[0, "windy"]] == [0, 150, 300]

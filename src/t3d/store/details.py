@@ -60,15 +60,8 @@ class Result(NamedTuple):
 def results_of(columns: Columns) -> list[Result]:
     """Returns what became of each member."""
     evals, stopped, others = columns.evaluations(), columns.stopped, columns.other_sets.items()
-    return [
-        Result(
-            member,
-            stopped.get(member),
-            evals.get(member, []),
-            {name: of[member] for name, of in others if member in of},
-        )
-        for member in columns.members
-    ]
+    sets = {member: {name: of[member] for name, of in others if member in of} for member in columns.members}
+    return [Result(member, stopped.get(member), evals.get(member, []), of) for member, of in sets.items()]
 
 
 def last_return(results: Sequence[Result]) -> float | None:

@@ -25,6 +25,8 @@ from t3d.modules import import_named
 from t3d.world.arguments import accepted, call_with, wrapped
 from t3d.world.spec import name_of
 
+NO_ENV = EnvConfig()
+
 
 class CheckedFactory:
     """Creates environments with `make`, which gets their arguments as a table, and puts wrappers around them.
@@ -64,7 +66,7 @@ class CheckedFactory:
         return env
 
 
-def checked_factory(make_env: Any, env: EnvConfig | None = None) -> CheckedFactory:
+def checked_factory(make_env: Any, env: EnvConfig = NO_ENV) -> CheckedFactory:
     """Wraps what the user passed as make_env; refuses it if it cannot create environments."""
     if isinstance(make_env, gym.Env | VectorEnv):
         raise UserError(
@@ -81,10 +83,20 @@ def checked_factory(make_env: Any, env: EnvConfig | None = None) -> CheckedFacto
             function, bound = make_env.func, _arguments(make_env)
     name = getattr(function, "__name__", "make_env").replace("<lambda>", "make_env")
 
+    of_id = {} if _is_named(make_env, env) else env.args  # which the id takes, and make_env perhaps not
+
     def make(args: dict[str, Any], **keywords: Any) -> Any:
+        taken = accepted(function, args)
+        args = {key: value for key, value in args.items() if key in taken or of_id.get(key) != value}
         return call_with(function, name, {**bound, **args}, keywords)
 
-    return CheckedFactory(make, "make_env", env or EnvConfig(), make_env)
+    return CheckedFactory(make, "make_env", env, make_env)
+
+
+def _is_named(make_env: Any, env: EnvConfig) -> bool:
+    with suppress(UserError):
+        return reference(make_env)[0] == env.id
+    return not env.id
 
 
 def _innermost(env: Any) -> Iterator[Any]:

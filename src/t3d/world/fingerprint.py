@@ -84,7 +84,9 @@ def _environments(cfg: Config) -> dict[str, EnvConfig]:
         suffix = f" with {values_title(values)}" if values else ""
         envs = {f"training{suffix}": cfg.env_of(member)}
         envs |= {f"evaluation{name and f' {name}'}{suffix}": cfg.eval_env(member, name) for name in cfg.eval.set_names}
-        known |= {title: env for title, env in envs.items() if env not in known.values()}
+        for title, env in envs.items():
+            if env not in known.values():
+                known[title] = env
     return known
 
 
