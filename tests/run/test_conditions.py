@@ -193,6 +193,6 @@ def test_killed_at_ten_random_moments_it_is_resumed_exactly(tmp_path: Path, monk
 def test_actor_processes_evaluate_the_same_sets_as_one_process(tmp_path: Path, straight: Path) -> None:
     """Before training the policy is the same, so its evaluations are."""
     apart = folder_of(run(config(tmp_path, "apart", actors="local:1"), tmp_path))
-    first = {name: [event.returns for event in of_set][0] for (_, name), of_set in evals_of(straight).items()}
-    assert {name: [event.returns for event in of_set][0] for (_, name), of_set in evals_of(apart).items()} == first
+    first = {name: of_set[0].returns for (_, name), of_set in evals_of(straight).items()}
+    assert {name: of_set[0].returns for (_, name), of_set in evals_of(apart).items()} == first
     assert [event.step for event in evals_of(apart)[0, "windy"]] == [0, 150, 300]

@@ -41,9 +41,9 @@ OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "videos", "video.mp4", "vide
 LONGEST_LINE = 2**20  # bytes
 IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, events.Eval)
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
+NOT_IN_METRICS = {"step", "member", "seed", "time", "returns", "lengths", "other_losses", "chooses"}
 COLUMNS = [  # of metrics.csv, into which lists do not fit
-    *("event", "step", "member", "seed", "time"),
-    *(name for name in FIELDS if name not in ("step", "member", "seed", "time", "returns", "lengths", "other_losses")),
+    *(name for name in FIELDS if name not in NOT_IN_METRICS),
 ]
 ONLY_IN_JOURNAL = (events.Resumed, events.Saved, events.SaveFailed, events.Paused, events.Continued)
 IN_JOURNAL = (events.Start, *ONLY_IN_JOURNAL, events.Alarm, events.End)  # which is short, so that lists can read it all
