@@ -43,6 +43,7 @@ IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, 
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
 NOT_IN_METRICS = {"step", "member", "seed", "time", "returns", "lengths", "other_losses", "chooses"}
 COLUMNS = [  # of metrics.csv, into which lists do not fit
+    *("event", "step", "member", "seed", "time"),
     *(name for name in FIELDS if name not in NOT_IN_METRICS),
 ]
 ONLY_IN_JOURNAL = (events.Resumed, events.Saved, events.SaveFailed, events.Paused, events.Continued)
