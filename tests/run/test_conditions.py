@@ -16,7 +16,7 @@ import helpers
 import t3d
 from drones import Drone
 from run_folders import assert_equal, events_of, folder_of, run
-from t3d.config import Config, load_config
+from t3d.config import Config, Member, load_config
 from t3d.errors import UserError
 from t3d.events import Eval
 from t3d.seeds import derive
@@ -106,11 +106,14 @@ def test_the_first_set_alone_and_arguments_of_evaluations_are_the_same_evaluatio
         config(tmp_path, "args", env=env, eval={"args": {"wind": 2}}),
         config(tmp_path, "class", env=env, eval={"env": "drones:Windy"}),
     ]
-    means = [
-        [e.returns for e in events if isinstance(e, Eval) and e.chooses] for e in [0] for events in map(_run, ways)
-    ]
-    assert means[0] == means[1] == means[2] and len(means[0]) == 3
-    assert means[0] != [event.returns for event in _run(config(tmp_path, "none", env=env)) if isinstance(event, Eval)]
+    first, *others = (returns(_run(cfg)) for cfg in ways)
+    assert others == [first, first] and len(first) == 3
+    assert first != returns(_run(config(tmp_path, "none", env=env, eval={"sets": {}})))
+    windy, calm = evals_of(tmp_path / "sets").values()
+    best = max(event.mean_return for event in windy)
+    assert best < max(event.mean_return for event in calm), "otherwise the next lines show nothing"
+    assert open_run(tmp_path / "sets").policy(Member(0)).about["mean_return"] == best
+    assert not any(event.best for event in calm)
 
 
 def test_wrappers_apply_in_their_order(tmp_path: Path) -> None:
