@@ -130,7 +130,10 @@ def hashed(checkpoints: Path) -> dict[str, str]:
         arrays[f"replay of {seed}"] = np.concatenate(rows)
     hashes = {name: f"{array.dtype} {array.shape} {digest(array.tobytes())}" for name, array in arrays.items()}
     with (checkpoints.parent / "metrics.csv").open(newline="") as file:
-        rows = [{key: value for key, value in row.items() if key not in DIFFER} for row in csv.DictReader(file)]
+        # a later version may have more columns, which are empty here
+        rows = [
+            {key: value for key, value in row.items() if value and key not in DIFFER} for row in csv.DictReader(file)
+        ]
     lines = sorted(map(json.dumps, rows))  # evaluations in another process arrive when they are ready
     return {**hashes, "metrics.csv": digest("\n".join(lines).encode())}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorWrapper
 
 
 class Drone(gym.Env[Any, Any]):
@@ -98,3 +99,35 @@ class Random(Drone):
 
 def make_drone(wind: float = 0.0) -> Drone:
     return Drone(wind)
+
+
+class Windy(Drone):
+    def __init__(self) -> None:
+        super().__init__(wind=2)
+
+
+class Halved(gym.RewardWrapper[Any, Any]):
+    """Pays half."""
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) / 2
+
+
+class Less(gym.RewardWrapper[Any, Any]):
+    """Pays one less."""
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) - 1
+
+
+class Sized(gym.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: Any, size: int) -> None:
+        super().__init__(env)
+
+
+class OfVectors(VectorWrapper):
+    pass
+
+
+def no_wrapper(env: Any) -> None:
+    pass

@@ -215,6 +215,8 @@ class Eval(Event, kind="eval"):
     bad_values: int = 0  # found in the evaluation's episodes and kept out
     metrics: dict[str, float] = field(default_factory=dict)  # what `info` said: means over the episodes that have it
     metric_counts: dict[str, int] = field(default_factory=dict)  # how many have it
+    set: str = ""  # the conditions, of eval.sets; empty: there are no sets
+    chooses: bool = True  # whether the best policies are chosen by it, as by those of the first set
 
 
 class Note(Event, kind="note"):

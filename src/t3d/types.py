@@ -183,6 +183,8 @@ class Evaluation(NamedTuple):
     member: int
     snapshot: PolicySnapshot
     episodes: list[EpisodeResult]
+    set: str = ""  # of eval.sets
+    chooses: bool = True  # whether the best policies are chosen by it
 
     @property
     def returns(self) -> NDArray[np.float64]:  # (E,)

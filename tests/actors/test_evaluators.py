@@ -124,7 +124,7 @@ def test_evaluation_in_processes_is_evaluation_inline() -> None:
     cfg = helpers.small_config(seeds=[0, 4, 7], eval={"episodes": 3}, actors="local:1")
     make_env = env_factory(EnvConfig("Pendulum-v1"))
     inline = InlineEvaluator(cfg, make_env, Requests(threading.Event(), threading.Event()))
-    spec = inline.member_evaluators[0].env_batch.spec
+    spec = inline.member_evaluators[0].env_batches[0].spec
     apart = ProcessEvaluator(cfg, make_env, LOG)
     try:
         one, other = snapshot_for(spec, 3), snapshot_for(spec, 3)._replace(updates=5)

@@ -36,7 +36,7 @@ from t3d.actors.ray_cluster import (
     split_address,
     store_bytes,
 )
-from t3d.actors.ray_files import env_there, network_there, runtime_env
+from t3d.actors.ray_files import env_there, own_there, runtime_env
 from t3d.config import Config, EnvConfig, RunConfig, TD3Config
 from t3d.errors import UserError
 from t3d.modules import is_installed
@@ -387,7 +387,7 @@ class TestFiles:
 
     def test_a_network_of_ones_own_travels_too(self, home: Path) -> None:
         network = f"{home}/lab/arm.py:NETWORK"
-        assert network_there(network, home) == "lab/arm.py:NETWORK" and network_there("mlp", home) == "mlp"
+        assert own_there(network, home) == "lab/arm.py:NETWORK" and own_there("mlp", home) == "mlp"
         assert runtime_env(replace(CFG, td3=TD3Config(actor_network=network)), home)
 
     def test_a_file_outside_the_folder_is_refused(self, home: Path) -> None:

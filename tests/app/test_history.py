@@ -106,7 +106,7 @@ def test_a_sweep_has_a_column_for_each_combination_or_names_the_highest() -> Non
 def test_no_line_of_the_history_is_cut_or_folded(cfg: Config, size: tuple[int, int]) -> None:
     lines = HistoryLines(cfg.members, size[0])
     for event in rounds(cfg, lambda number, place: -99_999.94 + number + place, 3):
-        lines.arriving[event.step][event.member] = event
+        lines.arriving[event.step]["", event.member] = event
     rows = lines.take(())
     assert len(rows) == 3
     for text in [lines.head, *(lines.line(row).plain for row in rows)]:
@@ -163,11 +163,11 @@ def test_a_line_waits_for_all_members_that_are_still_trained() -> None:
     cfg = Config(seeds=(0, 1, 2))
     lines, everyone, living = HistoryLines(cfg.members, 80), {0, 1, 2}, {0, 2}
     for place, mean_return in ((0, 1.0), (2, 3.0)):
-        lines.arriving[0][place] = evaluation(cfg, place, 0, mean_return)
+        lines.arriving[0]["", place] = evaluation(cfg, place, 0, mean_return)
         assert lines.take(everyone) == []
     (row,) = lines.take(living)  # member 1 has diverged
     assert row.mean([0, 1, 2]) == 2.0 and row.mean([1]) is None and lines.take(living) == []
-    lines.arriving[1000][0] = evaluation(cfg, 0, 1000, 1.0)
+    lines.arriving[1000]["", 0] = evaluation(cfg, 0, 1000, 1.0)
     assert lines.take(living) == []
     (late,) = lines.take(())  # the run ends before the others were evaluated
     assert late.step == 1000 and late.mean([0]) == 1.0 and late.mean([2]) is None

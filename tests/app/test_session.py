@@ -143,8 +143,8 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("changed", "words"),
     [
         (partial(Reach, observed=4), "3 observation values then, 4 now"),
-        (partial(Reach, acted=2), "its actions had the shape [1], now [2]"),
-        (partial(Reach, reach=2.0), "the bounds of action 0 were [-1.0, 1.0], now [-2.0, 2.0]"),
+        (partial(Reach, acted=2), "its actions had the shape [1] then, now [2]"),
+        (partial(Reach, reach=2.0), "the bounds of action 0 were [-1.0, 1.0] then, now [-2.0, 2.0]"),
     ],
 )
 def test_an_environment_that_has_changed_is_told_what_about_it(

@@ -383,6 +383,6 @@ def test_all_seeds_and_runs_are_evaluated_on_the_same_starts(tmp_path: Path) -> 
 def _first_observations(cfg: Config) -> list[bytes]:
     evaluator = InlineEvaluator(cfg, env_factory(cfg.env), Requests(threading.Event(), threading.Event()))
     return [
-        b"".join(np.asarray(one.env_batch.reset(0, seed, 0)).tobytes() for seed in one.seeds)
+        b"".join(np.asarray(one.env_batches[0].reset(0, seed, 0)).tobytes() for seed in one.seeds[0])
         for one in evaluator.member_evaluators
     ]

@@ -177,7 +177,7 @@ def test_what_cannot_be_swept_is_refused_by_name_and_what_can_is_listed(field: s
     can = ", ".join(f"td3.{name}" for name in Coefficients._fields)
     with pytest.raises(UserError) as told:
         Config(sweep=(f"{field}=1,2",))
-    assert str(told.value) == f"{field} cannot be swept; these can: {can}"
+    assert str(told.value) == f"{field} cannot be swept; these can: {can} and env.args.NAME"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,9 @@ CARELESS = OWN._replace(update=careless)
 def test_a_rule_of_ones_own_has_its_own_coefficients_and_is_tried_with_them(tmp_path: Path) -> None:
     (tmp_path / "swept_rules.py").write_text(OWN)
     rule = f"{tmp_path}/swept_rules.py"
-    with pytest.raises(UserError, match=r"^td3.actor_lr cannot be swept; these can: td3.gamma, td3.tau$"):
+    with pytest.raises(
+        UserError, match=r"^td3.actor_lr cannot be swept; these can: td3.gamma, td3.tau and env.args.NAME$"
+    ):
         list(t3d.train(config(tmp_path, "a", rule=f"{rule}:OWN", sweep=["td3.actor_lr=0,1"])))
     with pytest.raises(UserError, match=r"CARELESS cannot be used: with numbers that differ .* is not what a member"):
         list(t3d.train(config(tmp_path, "a", rule=f"{rule}:CARELESS", sweep=["td3.tau=0.1,0.9"])))

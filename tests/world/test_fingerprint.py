@@ -203,5 +203,5 @@ def test_a_run_is_the_same_with_and_without_one(tmp_path: Path, monkeypatch: pyt
         return weights(run(cfg, tmp_path, make_env=Draws))
 
     with_one = trained()
-    monkeypatch.setattr("t3d.run.build.fingerprint", lambda *_: {"class": "Draws", "args": {}, "episode": {}})
+    monkeypatch.setattr("t3d.run.build.fingerprints", lambda *_: {"class": "Draws", "args": {}, "episode": {}})
     assert np.array_equal(trained(), with_one)

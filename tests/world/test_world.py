@@ -281,7 +281,7 @@ def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:
     cfg = helpers.small_config(seeds=[0, 1], eval={"episodes": 3}, noise={"exploration_noise": 5.0})
     requests = Requests(threading.Event(), threading.Event())
     evaluator = InlineEvaluator(cfg, env_factory(EnvConfig("Pendulum-v1")), requests)
-    snapshot = snapshot_for(evaluator.member_evaluators[0].env_batch.spec, 2)
+    snapshot = snapshot_for(evaluator.member_evaluators[0].env_batches[0].spec, 2)
     evaluator.submit(snapshot, 0)
     evaluator.submit(snapshot, 10)
     results = evaluator.poll().evaluations

@@ -9,14 +9,14 @@ import numpy as np
 
 from t3d.actors.shared_memory import Channel, Heartbeat, Shared
 from t3d.actors.supervisor import Worker, WorkerLog, for_workers, starting
-from t3d.config import Config
+from t3d.config import Config, EnvConfig
 from t3d.errors import StoppedEarly, UserError
 from t3d.policy.spec import Spec
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
-from t3d.world.fingerprint import fingerprint
+from t3d.world.fingerprint import fingerprints
 from t3d.world.guard import EnvFactory
-from t3d.world.make import env_factory
+from t3d.world.make import env_factory, factory_for
 
 LONGEST_PHASE = 128  # bytes; chosen
 POLL_SECONDS = 0.02  # between two checks of the process; chosen
@@ -55,23 +55,30 @@ class Doctor:
         self.make_env = env_factory(cfg.env)
 
     def run(self) -> None:
-        warnings = examine(self._make, self.cfg.env, begin=self._begin) if self.play else []
-        env_batch = open_batch(self._make, self.cfg.env, "the start")
+        first = self.cfg.env_of(self.cfg.members[0])
+        make = self._factory_of(first)
+        warnings = examine(make, first, begin=self._begin) if self.play else []
+        env_batch = open_batch(make, first, "the start")
         self._begin("closing the environment")
         env_batch.close()
-        environment = fingerprint(self._make, self.cfg.env, lambda: self._begin("a seeded episode"))
+        environment = fingerprints(self.cfg, self._factory_of, lambda: self._begin("a seeded episode"))
         vector = isinstance(env_batch, VectorEnvBatch)
         self.parent.send(warnings=warnings, spec=env_batch.spec.to_dict(), vector=vector, environment=environment)
 
     def close(self) -> None:
         pass
 
-    def _make(self, **keywords: Any) -> Any:
-        self.parent.send(ready=False)  # creating it may take as long as starting a worker
-        self._begin("making the environment")
-        env = self.make_env(**keywords)
-        self.parent.send(ready=True)
-        return env
+    def _factory_of(self, env: EnvConfig) -> EnvFactory:
+        make_env = factory_for(self.make_env, env)
+
+        def make(**keywords: Any) -> Any:
+            self.parent.send(ready=False)  # creating it may take as long as starting a worker
+            self._begin("making the environment")
+            made = make_env(**keywords)
+            self.parent.send(ready=True)
+            return made
+
+        return make
 
     def _begin(self, call: str) -> None:
         self.phase.text = call

@@ -20,6 +20,7 @@ from t3d.files import to_count, to_fields
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.types import EpisodeResult, Evaluation, State
+from t3d.world.evaluate import evaluations_of
 from t3d.world.guard import EnvFactory
 
 MAX_PENDING = 2  # evaluations in progress; if another is due, training waits rather than skip it; chosen
@@ -82,9 +83,10 @@ class PendingEvaluations(ABC):
         while self.pending:
             step, snapshot, played = self.pending[0].step, self.pending[0].snapshot, self.pending[0].played
             living = [member for member in range(self.count) if member not in self._stopped]
-            if any(len(played[member]) < self.cfg.eval.episodes for member in living):
+            if any(len(played[member]) < self.cfg.eval.all_episodes for member in living):
                 break
-            ready += [Evaluation(step, member, snapshot, played[member]) for member in living]
+            for member in living:
+                ready += evaluations_of(self.cfg, step, member, snapshot, played[member])
             self.pending.pop(0)
         notes, self._notes = [*self._notes, *self.log.news()], []
         return Evaluated(ready, notes, [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
@@ -118,7 +120,7 @@ class PendingEvaluations(ABC):
         return None
 
     def _is_missing(self, evaluation: Pending, member: int) -> bool:
-        return len(evaluation.played[member]) < self.cfg.eval.episodes and member not in self._diverged
+        return len(evaluation.played[member]) < self.cfg.eval.all_episodes and member not in self._diverged
 
     def _store(self, slot: Slot, question: Any, results: Sequence[Any] = (), diverged: str = "") -> None:
         evaluation, member = question

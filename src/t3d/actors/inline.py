@@ -92,7 +92,7 @@ class InlineEvaluator:
         for member, member_evaluator in enumerate(self.member_evaluators):
             try:
                 if member not in self._stopped:
-                    ready.append(member_evaluator.evaluate(snapshot, step, self._check_requests))
+                    ready += member_evaluator.evaluate(snapshot, step, self._check_requests)
             except Diverged as error:
                 self._diverged[member] = error.what
             except Stopped:
@@ -125,4 +125,4 @@ class InlineEvaluator:
 
     def close(self) -> None:
         for member_evaluator in self.member_evaluators:
-            member_evaluator.env_batch.close()
+            member_evaluator.close()

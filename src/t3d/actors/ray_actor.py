@@ -183,8 +183,8 @@ class Evaluator:
                 if member not in self.member_evaluators:
                     self.member_evaluators[member] = MemberEvaluator(self.cfg, member, env_factory(self.cfg.env))
                 evaluator = self.member_evaluators[member]
-                episodes = range(first, min(first + evaluator.env_batch.count, self.cfg.eval.episodes))
-                self._playing, self._results = evaluator.play(unpacked_policy(policy), episodes), []
+                playing = evaluator.play(unpacked_policy(policy), evaluator.next_episodes(first))
+                self._playing, self._results = playing, []
                 self._question = (member, step, first)
             for ended in self._playing:
                 self._results += ended
@@ -198,7 +198,7 @@ class Evaluator:
 
     def close(self) -> bool:
         for evaluator in self.member_evaluators.values():
-            evaluator.env_batch.close()
+            evaluator.close()
         return True
 
 

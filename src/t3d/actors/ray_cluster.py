@@ -21,12 +21,11 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from t3d.actors.ray_actor import Started, installed_versions
-from t3d.actors.ray_files import env_there, network_there, runtime_env
+from t3d.actors.ray_files import environments_there, own_there, runtime_env
 from t3d.actors.supervisor import ONE_THREAD, python_path
 from t3d.config import Config
 from t3d.errors import StoppedEarly, UserError, check_installed
@@ -79,10 +78,10 @@ class Connection:
         self._opened = opened.pop_all()
 
     def for_actors(self, cfg: Config) -> Config:
-        return replace(cfg, env=replace(cfg.env, id=env_there(cfg.env.id, self.folder)))
+        return environments_there(cfg, self.folder)
 
     def network_there(self, name: str) -> str:
-        return network_there(name, self.folder)
+        return own_there(name, self.folder)
 
     def warning(self, started: Started) -> str:
         """Returns what differs on the node of an actor, if it is the first one there."""

@@ -7,6 +7,7 @@ paths in it.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from t3d.config import Config
@@ -22,14 +23,21 @@ def env_there(env_id: str, folder: Path | None) -> str:
 
     What belongs to an installed library stays as it is: it must be installed on every node.
     """
-    where, name = parse_id(env_id)
+    where, name = parse_id(env_id) if env_id else ("", "")
     return env_id if where in ("", "dm") else _moved(env_id, where, name, folder)
 
 
-def network_there(network: str, folder: Path | None) -> str:
-    """Returns the name by which actors find a network, as env_there does."""
-    where, _, name = network.rpartition(":")
-    return _moved(network, where, name, folder) if is_own(network) else network
+def own_there(own: str, folder: Path | None) -> str:
+    """Returns the name by which actors find a network or a wrapper, as env_there does."""
+    where, _, name = own.rpartition(":")
+    return _moved(own, where, name, folder) if is_own(own) else own
+
+
+def environments_there(cfg: Config, folder: Path | None) -> Config:
+    """Returns the configuration by which actors find its environments and their wrappers."""
+    wrappers = tuple(own_there(wrapper, folder) for wrapper in cfg.env.wrappers)
+    env = replace(cfg.env, id=env_there(cfg.env.id, folder), wrappers=wrappers)
+    return replace(cfg, env=env, eval=replace(cfg.eval, env=env_there(cfg.eval.env, folder)))
 
 
 def runtime_env(cfg: Config, folder: Path) -> dict[str, object]:
@@ -37,8 +45,9 @@ def runtime_env(cfg: Config, folder: Path) -> dict[str, object]:
 
     Ray also leaves out what .gitignore and .rayignore name.
     """
-    env, network = cfg.env.id, cfg.td3.actor_network
-    if (env_there(env, folder), network_there(network, folder)) == (env_there(env, None), network_there(network, None)):
+    network = cfg.td3.actor_network
+    own_network = own_there(network, folder) != own_there(network, None)
+    if not own_network and environments_there(cfg, folder) == environments_there(cfg, None):
         return {}
     runs = _within(Path(cfg.run.root), folder)
     return {

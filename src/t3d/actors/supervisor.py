@@ -250,7 +250,7 @@ def end_all(slots: Sequence[WorkerSlot]) -> None:
 def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
     """Returns the configuration by which another process finds the environment, even one given as a Python factory."""
     env_id, args = reference(make_env)
-    return replace(cfg, env=replace(cfg.env, id=env_id, args=args))
+    return replace(cfg, env=replace(cfg.env, id=env_id, args={**cfg.env.args, **args}))
 
 
 def python_path() -> str:

@@ -129,7 +129,7 @@ class Evaluator:
 
     def close(self) -> None:
         for member_evaluator in self.member_evaluators.values():
-            member_evaluator.env_batch.close()
+            member_evaluator.close()
 
     def _evaluate(self, member: int, policy_slot: int, first: int) -> None:
         """Reports each result as soon as it is known: after a crash only missing episodes are played again."""
@@ -138,15 +138,14 @@ class Evaluator:
             self.member_evaluators[member] = MemberEvaluator(self.cfg, member, self.make_env, self.heartbeat.beat)
             self.parent.send(ready=True)
         member_evaluator, snapshot = self.member_evaluators[member], self.policies.get(policy_slot)
-        episodes = range(first, self.cfg.eval.episodes)
-        for start in range(0, len(episodes), member_evaluator.env_batch.count):
-            some = episodes[start : start + member_evaluator.env_batch.count]
+        while first < self.cfg.eval.all_episodes:
             try:
-                results = finish(member_evaluator.play(snapshot, some))
+                results = finish(member_evaluator.play(snapshot, member_evaluator.next_episodes(first)))
             except Diverged as error:
                 self.parent.send(diverged=error.what)
                 return
             self.parent.send(results=results)
+            first += len(results)
 
 
 def reported(error: Exception) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from t3d.alarms.symptoms import SYMPTOMS, History, Symptom
 from t3d.config import Config, Member, TD3Config
 from t3d.config.sweeps import noun
-from t3d.events import ActorEvent, Alarm, Event, Note, SeedStopped
+from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
 from t3d.store.log import read_events
 from t3d.store.metrics import member_of
 
@@ -58,7 +58,7 @@ class Watch:
         if isinstance(event, SeedStopped):
             self.stopped.add(event.member)
         symptoms = [symptom for symptom in SYMPTOMS if isinstance(event, symptom.looks_at)]
-        if not symptoms:
+        if not symptoms or (isinstance(event, Eval) and not event.chooses):  # other conditions have other returns
             return []
         history = self.histories.setdefault(event.member, History())
         history.add(event)

@@ -97,15 +97,17 @@ class View:
                 self._show_eval(event, row, who)
 
     def _show_eval(self, event: events.Eval, row: dict[str, Any], who: str) -> None:
-        row["eval"] = event.mean_return
-        row["best"] = max(event.mean_return, row.get("best") or -math.inf)
+        if event.chooses:
+            row["eval"] = event.mean_return
+            row["best"] = max(event.mean_return, row.get("best") or -math.inf)
         if self.console.is_terminal:
-            self.lines.arriving[event.step][event.member] = event
+            self.lines.arriving[event.step]["" if event.chooses else event.set, event.member] = event
             self.lines.print(self.lines.take(self._living()), self.console)
             return
         returned = f"return {event.mean_return:10.2f} ± {event.std_return:.2f}{metrics_text(event.metrics)}"
         self.console.print(
-            f"step {event.step:>9,}  {who}  {returned}  updates {event.updates:,}  {self._speed():,.0f} steps/s",
+            f"step {event.step:>9,}  {', '.join(filter(None, [who, event.set]))}  {returned}"
+            f"  updates {event.updates:,}  {self._speed():,.0f} steps/s",
             soft_wrap=True,
         )
 
@@ -135,7 +137,7 @@ class View:
         print_settings(diff(cfg, Config()), cfg.members, cfg.preset, self.console)
         show(f"writing to {display_path(Path(event.folder))}", soft_wrap=True)
         if self.console.is_terminal:
-            self.lines = HistoryLines(self.members, self.console.width)
+            self.lines = HistoryLines(self.members, self.console.width, cfg.eval.set_names[1:])
             self.lines.since = event.step, event.time
             self.live.start()
             self.requested.on_screen = True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import tomllib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from t3d.config.fields import is_toml
 from t3d.config.merging import our_names
 from t3d.errors import UserError, did_you_mean
 
@@ -128,6 +130,58 @@ def _value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     )
 
 
+@VALUES.primitive_rule
+def _table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Reads arguments, NAME=VALUE each, or sets of them, SET:NAME=VALUE,NAME=VALUE each."""
+    if typing.get_origin(info.type) is not dict:
+        return None
+    of_sets = info.type == dict[str, dict[str, Any]]
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="SET:NAME=VALUE,... ..." if of_sets else "NAME=VALUE ...",
+        instance_from_str=lambda words: _named(map(_set, words) if of_sets else map(_argument, words), words),
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [f"{name}={item}" for name, item in value.items()],
+    )
+
+
+def _named(pairs: Iterable[tuple[str, Any]], words: Sequence[str]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"names {name} twice; give it once")
+        table[name] = value
+    if not words:
+        raise ValueError("has no value; give one or several NAME=VALUE, separated by spaces")
+    return table
+
+
+def _argument(word: str) -> tuple[str, Any]:
+    """Reads NAME=VALUE: a value of TOML or, as it is, a bare word."""
+    name, equals, text = word.partition("=")
+    if not (name and equals and text):
+        raise ValueError(f"takes NAME=VALUE, not {word!r}; ENV comes before the flags")
+    if text in ("True", "False"):
+        raise ValueError(f"says {word}; write {word.lower()}")
+    try:
+        value = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        if not set(text).isdisjoint("[]{}\"'\n"):
+            raise ValueError(f"says {word}, whose value TOML cannot read; quote it, e.g. 'gains=[1, 2]'") from None
+        return name, text
+    is_value = [*value] == ["value"] and is_toml(value["value"])  # it has no type for dates, and no infinite numbers
+    return name, value["value"] if is_value else text
+
+
+def _set(word: str) -> tuple[str, dict[str, Any]]:
+    """Reads SET:NAME=VALUE,NAME=VALUE, in which lists have commas of their own; a set alone has no arguments."""
+    name, _, rest = word.partition(":")
+    if "=" in name:
+        raise ValueError(f"takes SET:NAME=VALUE,NAME=VALUE, e.g. windy:wind=2, not {word!r}")
+    words = re.split(r",(?=\w+=)", rest) if rest else []
+    return name, _named(map(_argument, words), words or [name])
+
+
 def _read_word(word: str, kind: Any, choices: list[str]) -> Any:
     if choices and word not in choices:
         raise ValueError(f"must be one of {', '.join(choices)}, not {word!r}")
@@ -144,8 +198,7 @@ def _flags(kind: Any, prefix: str = "") -> Iterator[str]:
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         extras, word = getattr(hint, "__metadata__", ()), name.replace("_", "-")
         value = typing.get_type_hints(kind)[name]
-        is_flag_less = tyro.conf.Positional in extras or tyro.conf.Suppress in extras
-        if is_flag_less or typing.get_origin(value) is dict:  # tables are only in TOML and in Python
+        if tyro.conf.Positional in extras or tyro.conf.Suppress in extras:
             continue
         if dataclasses.is_dataclass(value):
             given = next((extra.name for extra in extras if getattr(extra, "name", None) is not None), word)

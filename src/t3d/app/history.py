@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import NamedTuple
 
 from rich.console import Console
@@ -24,15 +25,23 @@ from t3d.store.metrics import member_of
 from t3d.types import sample_std
 
 NARROWEST = 9  # characters of a column
-Evals = defaultdict[int, dict[int | None, Eval]]  # by step and number of the member
+Evals = defaultdict[int, dict[tuple[str, int | None], Eval]]  # by step, and by set and number of the member
 FEWEST_LINES = 8  # below the names of the columns
 
 
 class EvalRow(NamedTuple):
-    """The evaluations at one step, by the numbers of their members."""
+    """The evaluations at one step, by the numbers of their members; and the mean returns in other sets."""
 
     step: int
     evals: Mapping[int | None, Eval]
+    others: Mapping[str, float] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, step: int, evals: Mapping[tuple[str, int | None], Eval]) -> EvalRow:
+        by_set = {name: {number: event for (of, number), event in evals.items() if of == name} for name, _ in evals}
+        main = by_set.pop("", {})
+        means = {name: fmean(event.mean_return for event in of_set.values()) for name, of_set in by_set.items()}
+        return cls(step, main, means)
 
     def mean(self, numbers: Iterable[int]) -> float | None:
         """Averages the returns of some members, as far as they were evaluated."""
@@ -48,7 +57,8 @@ class EvalRow(NamedTuple):
 class HistoryLines:
     """Formats rows as lines of equal columns that fit the terminal: each seed if they all fit, or their spread."""
 
-    def __init__(self, members: Sequence[Member], width: int) -> None:
+    def __init__(self, members: Sequence[Member], width: int, sets: Sequence[str] = ()) -> None:
+        self.sets = sets  # besides the one that chooses the best
         self.groups, self.fields = groups_of(members), [short(field) for field in swept(members)]
         named = {name if self.fields else f"seed {name}": numbers for name, numbers in self.groups.items()}
         others = 2 if self.fields else 4  # step and speed; of seeds also mean and change
@@ -60,7 +70,7 @@ class HistoryLines:
             between = ["return", "± std", "change"]
         else:
             between = ["mean", "change", *(self.each or ["± std", "lowest", "highest"])]
-        columns = ["step", *between, "steps/s"]
+        columns = ["step", *between, *sets, "steps/s"]
         ends = accumulate(map(_width, columns))
         self.columns = [column for column, end in zip(columns, ends, strict=True) if end <= width]
         self._room = width - sum(map(_width, self.columns))
@@ -73,9 +83,10 @@ class HistoryLines:
 
     def take(self, living: Collection[int]) -> list[EvalRow]:
         """Returns the arrived rows that are complete, and older ones; with nobody living, all."""
-        complete = [step for step, evals in self.arriving.items() if evals.keys() >= set(living)]
+        wanted = {(name, number) for name in ("", *self.sets) for number in living}
+        complete = [step for step, evals in self.arriving.items() if evals.keys() >= wanted]
         steps = sorted(step for step in self.arriving if complete and step <= max(complete))
-        return [EvalRow(step, self.arriving.pop(step)) for step in steps]
+        return [EvalRow.of(step, self.arriving.pop(step)) for step in steps]
 
     def print(self, rows: Iterable[EvalRow], console: Console, at_most: int = sys.maxsize) -> None:
         """Prints the last of these rows, and now and then the names of the columns, so that a screen shows them."""
@@ -105,7 +116,9 @@ class HistoryLines:
 
     def line(self, row: EvalRow) -> Text:
         """Formats one row; rows must come in order."""
-        cells = [f"{row.step:,}", *self._cells(row), self._speed(row)][: len(self.columns) - len(self.metrics)]
+        others = [_number(row.others[name]) if name in row.others else "-" for name in self.sets]
+        cells = [f"{row.step:,}", *self._cells(row), *others, self._speed(row)]
+        cells = cells[: len(self.columns) - len(self.metrics)]
         cells += [metric_text(name, mean) if (mean := row.mean_of(name)) is not None else "-" for name in self.metrics]
         line = Text()
         for column, cell in zip(self.columns, cells, strict=False):
@@ -154,8 +167,8 @@ def earlier_rows(folder: Path, members: Sequence[Member]) -> list[EvalRow]:
         events, _ = read_log(folder, [Eval])
         for event in events:
             if isinstance(event, Eval) and member_of(event, members) is not None:
-                evals[event.step][event.member] = event
-    return [EvalRow(step, evals[step]) for step in sorted(evals)]
+                evals[event.step]["" if event.chooses else event.set, event.member] = event
+    return [EvalRow.of(step, evals[step]) for step in sorted(evals)]
 
 
 def groups_of(members: Sequence[Member]) -> dict[str, list[int]]:

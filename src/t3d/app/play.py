@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +19,7 @@ from t3d.app.tables import member_fields, table, write_json
 from t3d.app.terminal import PlainConsole, labelled, standard_output
 from t3d.config import Config, EnvConfig, Member, TD3Config, merge
 from t3d.config.metrics import SUCCESS
+from t3d.config.settings import with_args
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.files import followed
@@ -35,7 +36,7 @@ from t3d.store.log import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
 from t3d.types import EpisodeResult, mean_metrics, sample_std, values_of
 from t3d.world.evaluate import Stopped
-from t3d.world.fingerprint import differences, fingerprint
+from t3d.world.fingerprint import fingerprint, least_differences
 from t3d.world.make import env_factory, own_names
 from t3d.world.simulators import choose_graphics
 
@@ -54,7 +55,9 @@ class PolicyFlags(RootFlag):
     policy: Literal["best", "last"] = "best"
     """The best policy of the run, or the last one."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
-    """The environment to play in; default: the one the run was trained on."""
+    """The environment to play in; default: the one the run's best policies were chosen in."""
+    args: Annotated[dict[str, Any], tyro.conf.arg(metavar="NAME=VALUE ...")] = field(default_factory=dict)
+    """Arguments of the environment, on top of the run's or of another one's defaults, e.g. wind=3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +111,11 @@ def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any
     run, member, policy, env, notes = open_policy(args, console)
     played = play(run, {member: policy}, "test", args.episodes, env=env)
     enough = run.path.is_dir() and args.episodes >= fresh_episodes(run)
-    if args.env is None and not notes and enough:  # in the environment it was trained in
+    if not (args.env or args.args or notes) and enough:  # in the environment it was chosen in
         save_played(run, played)
     returns, lengths = played[member].returns, played[member].lengths
-    name, kind, step = args.env or run.cfg.env.title, policy.about.get("kind", args.policy), policy.about["step"]
+    title = with_args(args.env, env.args) if args.env else env.title
+    name, kind, step = title, policy.about.get("kind", args.policy), policy.about["step"]
     return f"{name}, {member.title}, {kind} policy (step {step:,})", {
         "run": str(run.path),
         **member_fields(member),
@@ -168,7 +172,7 @@ def open_policy(args: PolicyFlags, console: Console) -> tuple[Run, Member, Saved
 
     The notes, which are printed too, say how that differs from the environment it was trained on.
     """
-    name, root, seed, which, env_id = args.run, args.root, args.seed, args.policy, args.env
+    name, root, seed, which = args.run, args.root, args.seed, args.policy
     stem = name.removesuffix(".safetensors").removesuffix(".json")
     files = (path for path in (Path(stem), root / stem) if os.path.isfile(f"{path}.safetensors"))  # noqa: PTH113
     file = next(files, None)
@@ -176,20 +180,26 @@ def open_policy(args: PolicyFlags, console: Console) -> tuple[Run, Member, Saved
         raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
     run = open_run(name, root) if file is None else _run_of(file)
     folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
-    env = run.env(env_id)
-    own_env = env if env_id is None else EnvConfig()  # one that the user has named may be anywhere
+    own_env = run.env(args.env)
+    own_env = own_env if args.env is None else replace(own_env, id="")  # one that the user has named may be anywhere
     needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
     find_again(own_names(needed), remembered_files(folder), folder)
+    policy = run.load(file) if file is not None else None
+    if policy is not None:
+        values = policy.about.get("values")
+        member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
+    elif seed is not None:
+        member = run.member(seed)
+    else:
+        member = run.best_member()  # notes come before the choice on fresh episodes, which takes a while
+    env = run.env(args.env, member, args.args)
     notes = _differences(newest_session(folder) or {}, env)
     for text in notes:
         console.print(labelled("note:", "yellow", text), soft_wrap=True)
-    if file is None:
-        member = best_member(run, console) if seed is None else run.member(seed)
-        return run, member, run.policy(member, which), env, notes
-    policy = run.load(file)
-    values = policy.about.get("values")
-    member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
-    return run, member, policy, env, notes
+    if policy is None and seed is None:
+        member = best_member(run, console)
+        env = run.env(args.env, member, args.args)
+    return run, member, policy or run.policy(member, which), env, notes
 
 
 def _run_of(file: Path) -> Run:
@@ -200,7 +210,7 @@ def _run_of(file: Path) -> Run:
     policy = read_policy(file)
     about, spec = policy.about, policy.spec
     env: dict[str, Any] = {name: about[name] for name in ("pixels", "camera", "action_repeat") if name in about}
-    env |= {"id": about.get("env", ""), "args": about.get("env_args", {})}
+    env |= {"id": about.get("env", ""), "args": about.get("env_args", {}), "wrappers": about.get("wrappers", [])}
     env |= {"frame_stack": spec.stack, "max_action_change": spec.max_action_change}
     return Run(file, merge(Config(), {"env": env}), {})
 
@@ -214,7 +224,7 @@ def _differences(session: dict[str, Any], env: EnvConfig) -> list[str]:
         for name in SIMULATORS
         if name in known and known[name] != now.get(name)
     ]
-    texts = differences(then, fingerprint(make_env, env)) if then else []
+    texts = least_differences(then, fingerprint(make_env, env)) if then else []
     if texts:
         return [f"the environment differs from the one trained on: {'; '.join([*texts, *changed])}"]
     return [f"the simulators are not those it was trained in: {'; '.join(changed)}"] if changed else []

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.app.flags import RootFlag, RunFlags, read_flags
-from t3d.app.tables import clean, fits, member_fields, print_settings, print_sweep, table, write_json
+from t3d.app.tables import clean, fits, member_fields, print_other_sets, print_settings, print_sweep, table, write_json
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.config import Member, plain
 from t3d.config.sweeps import noun, swept
@@ -184,6 +184,7 @@ def show(run: Summary, console: Console) -> None:
     for text in [*alarm_lines(messages, run.members), *(f"note: {note}" for note in notes_in_words(messages) + damage)]:
         say(text, "yellow")
     show_results(run, columns.evaluations(), set(columns.stopped), console, columns.task_began)
+    print_other_sets(run.members, columns.other_sets, set(columns.stopped), console)
     print_settings(changes(run.config), run.members, run.preset, console)
     if kept := sorted(int(folder.name[5:]) for folder in (run.path / "policies").glob("step-[1-9]*")):
         file = f"policies/step-{kept[-1]}/{run.members[0].name}.safetensors"

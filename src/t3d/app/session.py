@@ -18,7 +18,7 @@ from t3d.alarms.watch import alarm_lines
 from t3d.app.console import View, acting_in_words
 from t3d.app.flags import ShowFlags
 from t3d.app.sinks import SHOWN_BY
-from t3d.app.tables import print_sweep
+from t3d.app.tables import print_other_sets, print_sweep
 from t3d.app.terminal import (
     SKIPPING,
     Output,
@@ -147,6 +147,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
     else:
         for member in run.evals:
             console.print(f"  {_returns(run, member)}", soft_wrap=True)
+    print_other_sets(run.cfg.members, run.other_sets, run.stopped, console)
     worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
     if worse:
         many = f"{len(worse)} of {len(run.evals)} {noun(run.cfg.members)}s were"

@@ -78,6 +78,19 @@ def print_sweep(members: Sequence[Member], evals: Evals, diverged: Collection[Me
     console.print(full if fits(full, console) else sweep_table(members, evals, diverged, with_best=False))
 
 
+def print_other_sets(
+    members: Sequence[Member], others: Mapping[str, Evals], diverged: Collection[Member], console: Console
+) -> None:
+    """Prints the returns in evaluation sets that do not choose the best, of a sweep by value."""
+    for name, evals in others.items():
+        living = [column for member, column in evals.items() if member not in diverged]
+        first, last = _over_seeds(living, lambda column: column[0]), _over_seeds(living, lambda column: column[-1])
+        changed = f"mean return {last} when last evaluated, {first} at first"
+        console.print(clean(f"  {name}: {'' if swept(members) else changed}"), soft_wrap=True)
+        if swept(members):
+            print_sweep(members, evals, diverged, console)
+
+
 def sweep_table(
     members: Sequence[Member], evals: Evals, diverged: Collection[Member], *, with_best: bool = True
 ) -> Table:

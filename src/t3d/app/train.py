@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -21,10 +21,18 @@ from t3d.app.tables import settings_table
 from t3d.app.terminal import PlainConsole, SignalRequests, labelled
 from t3d.config import Config, diff, load_toml, merge, plain
 from t3d.config.presets import PRESETS, families, preset
-from t3d.config.sweeps import FORM, swept
+from t3d.config.sweeps import ENV_ARGS, FORM, swept
 from t3d.errors import NothingLeft, UserError, check_installed
 from t3d.events import Event
 from t3d.store.reader import locate
+
+OF_SEVERAL = {  # flags of which a second one would replace the first
+    "--sweep": "FIELD=V1,V2 OTHER=V1,V2",
+    "--env.args": "NAME=VALUE NAME=VALUE",
+    "--env.wrappers": "FIRST SECOND",
+    "--eval.args": "NAME=VALUE NAME=VALUE",
+    "--eval.sets": "SET:NAME=VALUE SET:NAME=VALUE",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +154,9 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 def parse(arguments: list[str]) -> TrainArgs:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
     sweeps = _values(arguments, "--sweep")
-    if len(sweeps) > 1:
-        raise UserError("--sweep is given twice; name all settings after one, e.g. --sweep FIELD=V1,V2 OTHER=V1,V2")
+    for several, example in OF_SEVERAL.items():
+        if len(_values(arguments, several)) > 1:
+            raise UserError(f"{several} is given twice; name all after one, e.g. {several} {example}")
     if sweeps and (not sweeps[0] or is_flag(sweeps[0])):
         raise UserError(f"--sweep has no value; {FORM}")
     file = next(reversed(_values(arguments, "--config")), None)
@@ -160,17 +169,21 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    defaults = TrainArgs(cfg=merge(base, {"env": {"args": {}}}))  # which are no flags
+    tables: dict[str, Any] = {"env": {"args": {}}, "eval": {"args": {}, "sets": {}}}  # flags go on top of the file's
+    defaults = TrainArgs(cfg=merge(base, tables))
     args, envs = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
-    for swept_flag in (f"--{field.replace('_', '-')}" for field in swept(args.cfg.members)):
-        if swept_flag in given:  # values of presets and files just lose
+    for name in swept(args.cfg.members):
+        swept_flag = f"--{name.replace('_', '-')}"
+        if swept_flag in given or name.removeprefix(ENV_ARGS) in args.cfg.env.args:  # those of presets and files lose
             raise UserError(f"{swept_flag} contradicts --sweep {plain(args.cfg.sweep)}; give only one of them")
     if args.cfg.env.id != base.env.id:
         envs.append(args.cfg.env.id)
     if len(envs) > 1:
         raise UserError(f"train takes one environment, but {' and '.join(envs)} were given")
-    cfg = merge(args.cfg, {"env": {"args": base.env.args, "id": envs[0] if envs else base.env.id}})
+    env = {"args": {**base.env.args, **args.cfg.env.args}, "id": envs[0] if envs else base.env.id}
+    evaluation = {name: {**getattr(base.eval, name), **getattr(args.cfg.eval, name)} for name in ("args", "sets")}
+    cfg = merge(args.cfg, {"env": env, "eval": evaluation})
     return dataclasses.replace(args, cfg=cfg)
 
 

@@ -21,6 +21,7 @@ IN_WORDS = {
     bool: "true or false",
     tuple[int, ...]: "a list of integers",
     tuple[str, ...]: "a list of strings",
+    dict[str, dict[str, Any]]: "tables of arguments by the names of sets, e.g. {windy = {wind = 2}}",
     dict[str, Any]: "a table of strings, finite numbers, true or false, and lists and tables of these",
 }
 Default = TypeVar("Default")
@@ -137,7 +138,8 @@ def _plain(value: Any) -> Any:
 def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is dict:
-        return type(value) is dict and is_toml(value)
+        is_nested = arguments[1] is Any or all(type(item) is dict for item in value.values())
+        return type(value) is dict and is_toml(value) and is_nested
     if origin is Literal:
         return value in arguments
     if origin is tuple:

@@ -97,6 +97,8 @@ def plain(value: Any) -> str:
     """Formats a setting as it is typed on the command line."""
     if value is None:
         return "nothing"  # an argument of the environment that is not given
+    if isinstance(value, dict):
+        return ",".join(f"{name}={item}" for name, item in value.items()) or "no arguments"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

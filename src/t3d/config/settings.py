@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from t3d.config.algorithm import ReplayConfig, TD3Config
 from t3d.config.fields import About, Section, known_settings, setting
 from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
-from t3d.config.sweeps import Member, members_of, parse_all, refuse_field, value_text
+from t3d.config.sweeps import ENV_ARGS, Member, members_of, parse_all, refuse_field, value_text
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import is_own
 
@@ -22,6 +22,7 @@ AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
 SINKS: tuple[SinkName, ...] = get_args(SinkName)
+SET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")  # of an evaluation set: it is in names of metrics
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
@@ -46,7 +47,9 @@ class EnvConfig(Section, prefix="env."):
     id: str = setting("", resume="edited", learning=False, in_heading=True)
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
     args: dict[str, Any] = field(default_factory=dict, metadata=About(resume="edited"))
-    """Arguments it is made with: numbers, strings, true or false, and lists and tables of these."""
+    """Arguments it is made with, e.g. wind=1.5 goal=door: strings, numbers, true or false, lists and tables."""
+    wrappers: tuple[str, ...] = setting((), resume="edited")
+    """Wrappers around it, the first one innermost: module:Wrapper or FILE.py:Wrapper."""
     name: str = setting("", resume="ignored", learning=False, in_heading=True)
     """Name in titles and folder names; if empty, the id, or the class of the environment that make_env returns."""
     num_envs: int = setting(0, between=(0, 10_000))
@@ -73,6 +76,9 @@ class EnvConfig(Section, prefix="env."):
         parse_metrics(self.metrics)
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
+        for wrapper in self.wrappers:
+            if not is_own(wrapper):
+                raise UserError(f"env.wrappers={wrapper} is not a wrapper; write module:Wrapper or FILE.py:Wrapper")
 
     @property
     def title(self) -> str:
@@ -111,6 +117,27 @@ class EvalConfig(Section, prefix="eval."):
     """Maximum length of an evaluation episode, for environments without a time limit."""
     best_by: str = setting("return", learning=False)
     """What the best policy is chosen by: return, success or a name of env.metrics; with :min its lowest value."""
+    env: str = ""
+    """Another environment to evaluate in, with the same observations and actions; env.args are not for it."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environments of evaluations, on top of env.args."""
+    sets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Named conditions: more arguments, e.g. calm:wind=0 windy:wind=2,gust=1. The first set chooses the best."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.sets:
+            if not SET_NAME.fullmatch(name):
+                raise UserError(f"eval.sets: {name!r:.60} cannot be the name of a set; use letters, digits, - and _")
+
+    @property
+    def set_names(self) -> tuple[str, ...]:
+        """The sets in which policies are evaluated, the one that chooses the best first; without sets one, unnamed."""
+        return (*self.sets,) or ("",)
+
+    @property
+    def all_episodes(self) -> int:
+        return self.episodes * len(self.set_names)
 
 
 class LogConfig(Section, prefix="log."):
@@ -228,6 +255,8 @@ class Config(Section):
         known = known_settings(type(self))
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
         for name, values in self._sweeps.items():
+            if name.startswith(ENV_ARGS):  # its parameters are known when the environment is imported
+                continue
             if name not in known:
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
@@ -288,9 +317,23 @@ class Config(Section):
         return [member.name for member in self.members]
 
     def td3_of(self, member: Member) -> TD3Config:
-        changes: dict[str, Any] = {name.removeprefix("td3."): value for name, value in member.values}
+        changes: dict[str, Any] = _in_section(member, "td3.")
         counts = [name for name, value in changes.items() if type(getattr(self.td3, name)) is int and value % 1 == 0]
         return replace(self.td3, **changes | {name: int(changes[name]) for name in counts})
+
+    def env_of(self, member: Member) -> EnvConfig:
+        """Where a member acts; an argument that is swept in whole numbers is an integer."""
+        args: dict[str, Any] = _in_section(member, ENV_ARGS)
+        for name, value in args.items():
+            if all(other % 1 == 0 for other in self._sweeps.get(ENV_ARGS + name, (value,))):
+                args[name] = int(value)
+        return replace(self.env, args={**self.env.args, **args}) if args else self.env
+
+    def eval_env(self, member: Member, set_name: str = "") -> EnvConfig:
+        """Where a member is evaluated: under the conditions of this set or, if it has no name, of the first one."""
+        env, cfg = self.env_of(member), self.eval
+        args = {**({} if cfg.env else env.args), **cfg.args, **cfg.sets.get(set_name or cfg.set_names[0], {})}
+        return replace(env, id=cfg.env or env.id, name="" if cfg.env else env.name, args=args)
 
     @property
     def starts_from_policy(self) -> bool:
@@ -335,3 +378,7 @@ class Config(Section):
         """The actors outside the learner's process: the N of local:N and ray:N; 0 for inline."""
         match = re.fullmatch(r"(?:local|ray):([0-9]{1,8})", self.actors)
         return int(match[1]) if match else 0
+
+
+def _in_section(member: Member, prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in member.values if name.startswith(prefix)}

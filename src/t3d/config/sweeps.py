@@ -12,7 +12,10 @@ from t3d.errors import UserError
 
 Values = tuple[tuple[str, float], ...]  # fields, e.g. td3.gamma, and their values
 FORM = "write FIELD=V1,V2 with numbers, commas and no spaces, e.g. td3.gamma=0.98,0.99"
-FIELD = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?")  # its last part is in file names, so nothing else may be
+ENV_ARGS = "env.args."  # of each argument of the environment, which members may differ in
+FIELD = re.compile(
+    r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?|env\.args\.[A-Za-z_]\w*", re.ASCII
+)  # its last part is in file names
 MOST_FIELDS = 3  # chosen: members' names are file names
 MOST_MEMBERS = 1000  # chosen
 
@@ -59,7 +62,7 @@ def parse_all(words: Iterable[str]) -> dict[str, tuple[float, ...]]:
 def refuse_field(field: str, can: Iterable[str]) -> None:
     """Refuses to sweep a setting that is not among those that can be swept."""
     if field not in can:
-        raise UserError(f"{field} cannot be swept; these can: {', '.join(can)}")
+        raise UserError(f"{field} cannot be swept; these can: {', '.join(can)} and {ENV_ARGS}NAME")
 
 
 def members_of(seeds: Sequence[int], sweeps: dict[str, tuple[float, ...]]) -> tuple[Member, ...]:

@@ -62,7 +62,7 @@ class SmallCurve:
                 lines = self._next_lines(path, log.st_size)
                 evaluations = (event_of(line) for line in lines if line.startswith(EVALS))
                 for event in evaluations:
-                    if isinstance(event, Eval):
+                    if isinstance(event, Eval) and event.chooses:
                         self.steps.append(event.step)
                         self.returns.append(event.mean_return)
         except (OSError, Refused):

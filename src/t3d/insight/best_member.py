@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -103,19 +104,22 @@ def play(
     env: EnvConfig | None = None,
 ) -> dict[Member, Played]:
     """Plays the same fresh episodes with each policy; those of a choice are not those of a test."""
-    env, played = env or run.env(None), dict[Member, Played]()
+    envs, played = {member: env or run.env(None, member) for member in policies}, dict[Member, Played]()
     starts = [derive(run.cfg.eval.seed, purpose, episode) for episode in range(episodes)]
     streams = StandardStreams()
     try:
-        with closing(open_for_evaluation(env_factory(env), env, WHERE[purpose], starts[0])) as env_batch:
-            for member, policy in policies.items():
-                check_fits(policy, env_batch.spec, env.id)
-                watched = RangeRecorder(policy.actor, policy.spec)
-                playing = play_episodes(watched, env_batch, starts, run.cfg.eval.max_steps)
-                results = finish(playing, episodes, before_a_step)
-                returns = np.array([episode.total_reward for episode in results])
-                lengths = np.array([episode.length for episode in results])
-                played[member] = Played(policy, returns, lengths, watched.ranges, results)
+        for where, group in groupby(policies, envs.__getitem__):  # members of a sweep may have different ones
+            opened = open_for_evaluation(env_factory(where), where, WHERE[purpose], starts[0])
+            with closing(opened) as env_batch:
+                for member in group:
+                    policy = policies[member]
+                    check_fits(policy, env_batch.spec, where.id)
+                    watched = RangeRecorder(policy.actor, policy.spec)
+                    playing = play_episodes(watched, env_batch, starts, run.cfg.eval.max_steps)
+                    results = finish(playing, episodes, before_a_step)
+                    returns = np.array([episode.total_reward for episode in results])
+                    lengths = np.array([episode.length for episode in results])
+                    played[member] = Played(policy, returns, lengths, watched.ranges, results)
     finally:
         streams.close()
     return played
@@ -147,10 +151,14 @@ def save_played(
 
 def _basis(run: Run, policies: dict[Member, SavedPolicy]) -> dict[str, Any]:
     """Returns what a choice depends on; if any of it changes, the choice is made again."""
+    envs = {member.name: run.cfg.eval_env(member) for member in policies}
+    other = {name: [env.id, env.args, [*env.wrappers]] for name, env in envs.items() if env != run.cfg.env}
     return {
         "env": run.cfg.env.id,
         **({"args": run.cfg.env.args} if run.cfg.env.args else {}),
         **({"best_by": run.cfg.eval.best_by} if run.cfg.criterion != Criterion() else {}),
+        **({"wrappers": [*run.cfg.env.wrappers]} if run.cfg.env.wrappers else {}),
+        **({"evaluated_in": other} if other else {}),
         "eval_seed": run.cfg.eval.seed,
         "episodes": fresh_episodes(run),
         "max_steps": run.cfg.eval.max_steps,

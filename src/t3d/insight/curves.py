@@ -12,7 +12,7 @@ from t3d.config import Config, Member
 from t3d.config.sweeps import Values
 from t3d.insight.statistics import Array, band, mean, on_common_steps
 from t3d.store.columns import Columns
-from t3d.store.metrics import MEAN_RETURN, SHARES, Metric, Series
+from t3d.store.metrics import SHARES, Metric, Series
 
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
 
@@ -73,7 +73,7 @@ def lines(pool: Sequence[DrawnRun], metric: Metric, window: Window) -> list[dict
             "runs": [run.name for run in pool],
             "values": dict(values or ()),
             "members": [_member(curve, window) for curve in curves],
-            "mean": _mean([curve.series for curve in curves if not curve.diverged], metric, window),
+            "mean": _mean([curve.series for curve in curves if not curve.diverged], window),
         }
         for values, curves in groups.items()
     ]
@@ -110,7 +110,7 @@ def _member(curve: MemberCurve, window: Window) -> dict[str, Any]:
     }
 
 
-def _mean(living: Sequence[Series], metric: Metric, window: Window) -> dict[str, Any] | None:
+def _mean(living: Sequence[Series], window: Window) -> dict[str, Any] | None:
     """Returns the mean over seeds at steps that all have reached, with its interval; None: there are none."""
     curves = [_cut(series, window) for series in living]
     if not curves:
@@ -125,7 +125,7 @@ def _mean(living: Sequence[Series], metric: Metric, window: Window) -> dict[str,
     if len(curves) > 1:
         _, lows, highs = band(mean, values[:, kept])
         low, high = lows.tolist(), highs.tolist()
-    elif metric == MEAN_RETURN and curves[0].spread is not None:
+    elif curves[0].spread is not None:
         spread = np.interp(steps, curves[0].steps, curves[0].spread)[kept]
         low, high = (middle[kept] - spread).tolist(), (middle[kept] + spread).tolist()
     seconds = np.mean([np.interp(steps[kept], curve.steps, curve.times) for curve in curves], axis=0)

@@ -109,8 +109,8 @@ def _label(panel: dict[str, Any], name: str, metric: Metric, line: dict[str, Any
     parts = [joined(line["runs"])] if several else []
     parts += [f"{short(field)}={value_text(value)}" for field, value in line["values"].items()]
     if not parts or len(panel["metrics"]) > 1 or metric.name != name:
-        entry = panel.get("entries", {}).get(metric.entry) or metric.entry or metric.name
-        parts.append(panel["metrics"][name] or entry)
+        entry = panel.get("entries", {}).get(metric.entry) or metric.entry
+        parts.append(" ".join(filter(None, [panel["metrics"][name], entry])) or metric.name)
     return " · ".join(parts)
 
 

@@ -140,6 +140,9 @@ def verdict(facts: Facts) -> list[str]:
     elif values := highest(means):
         highest_mean = number_text(means[values])
         lines.append(f"The highest mean of last evaluations is {highest_mean}, with {values_title(values)}.")
+    for name, evals in run.other_sets.items():
+        last = number_text(fmean(column[-1].mean_return for column in evals.values()))
+        lines.append(f"In the evaluation set {name} the mean return was {last} at the end.")
     it = "it says" if kinds == 1 else "they say"
     alarms = f"{counted(kinds, 'kind')} of alarm sounded; read what {it} below." if kinds else "No alarm sounded."
     return [*lines, fresh_in_words(facts), alarms, *(facts.scores.notes if facts.scores else [])]

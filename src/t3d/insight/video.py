@@ -211,7 +211,7 @@ def record_all(path: Path, step: int) -> None:
         policy = read_policy(stem, own_network(cfg.td3.actor_network))
         if policy.about["step"] == step:  # otherwise it has diverged since
             out = path / "videos" / f"{member.name}-step-{step}.mp4"
-            record(policy, cfg.env, out, seed=member.seed, episodes=STEPS, steps=STEPS)
+            record(policy, cfg.eval_env(member), out, seed=member.seed, episodes=STEPS, steps=STEPS)
 
 
 if __name__ == "__main__":

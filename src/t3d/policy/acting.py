@@ -34,10 +34,13 @@ def _linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
 
 
 def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
-    size = np.float32(x.shape[-1])  # the sums are what mean() computes, in a quarter of its time
-    centred = x - np.add.reduce(x, axis=-1, keepdims=True) / size
-    variance = np.add.reduce(np.square(centred), axis=-1, keepdims=True) / size
-    normal: Floats = centred / np.sqrt(variance + np.float32(NORM_EPSILON)) * scale + shift
+    def mean(values: Floats) -> Floats:  # what values.mean() computes, in a quarter of its time
+        total: Floats = np.add.reduce(values, axis=-1, keepdims=True)
+        total /= np.float32(values.shape[-1])
+        return total
+
+    centred = x - mean(x)
+    normal: Floats = centred / np.sqrt(mean(np.square(centred)) + np.float32(NORM_EPSILON)) * scale + shift
     return normal
 
 

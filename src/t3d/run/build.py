@@ -37,8 +37,9 @@ from t3d.store.lock import Lock
 from t3d.types import Requests
 from t3d.world.doctor import CALL_SECONDS, examine
 from t3d.world.factory import other_environment
-from t3d.world.fingerprint import fingerprint
+from t3d.world.fingerprint import fingerprints
 from t3d.world.guard import EnvFactory
+from t3d.world.make import factory_for
 
 
 class DirectPublisher:
@@ -204,8 +205,9 @@ def _world(cfg: Config, requests: Requests, make_env: EnvFactory, opened: ExitSt
     """Opens collector and evaluator, in this process or in others; with play the doctor checks the environment."""
     if not cfg.async_actors:
         patience = max(CALL_SECONDS, cfg.env.hang_seconds)
-        warnings = examine(make_env, cfg.env, patience) if play else []
-        environment = fingerprint(make_env, cfg.env)
+        first = cfg.env_of(cfg.members[0])
+        warnings = examine(factory_for(make_env, first), first, patience) if play else []
+        environment = fingerprints(cfg, partial(factory_for, make_env))
         inline = opened.enter_context(closing(InlineCollector(cfg, make_env)))
         evaluating = opened.enter_context(closing(InlineEvaluator(cfg, make_env, requests)))
         return World(inline, evaluating, warnings, environment, None)

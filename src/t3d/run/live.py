@@ -55,7 +55,11 @@ def train(
 
 
 def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: EnvFactory | None) -> Events:
-    requested = with_reference(with_full_paths(with_full_origin(as_config(cfg))), make_env)
+    given = as_config(cfg)
+    requested = with_reference(with_full_paths(with_full_origin(given)), make_env)
+    for name, value in given.env.args.items():
+        if (other := requested.env.args[name]) != value:
+            raise UserError(f"env.args says {name}={value}, and make_env gives {name}={other}; give it once")
     root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
     cfg = replace(requested, run=replace(requested.run, root=root))
     if cfg.env.pixels:
@@ -64,9 +68,9 @@ def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: 
         surroundings = opened.enter_context(closing(Surroundings()))
         if make_env is None:
             make_env = by_id = env_factory(cfg.env)
-            cfg = replace(cfg, env=by_id.env or cfg.env)
+            cfg = replace(cfg, env=by_id.env)
         else:
-            make_env = checked_factory(make_env)
+            make_env = checked_factory(make_env, cfg.env)
         training = assemble(resolve(cfg), requests, make_env, opened, surroundings, requested=requested)
         start = Start(**training.parts.about(training.saver.folder))
         notes = [Note(step=0, text=text) for text in training.notes]
@@ -117,7 +121,7 @@ def _resume(
         find_again(needed, remembered_files(path), path)
         if cfg.env.pixels:
             choose_graphics()  # before the environment's file can import MuJoCo
-        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env)
+        make_env = env_factory(cfg.env) if make_env is None else checked_factory(make_env, cfg.env)
         training = assemble(cfg, requests, make_env, opened, surroundings, path, loaded, requested)
         parts, folder = training.parts, training.saver.folder
         about, events = parts.about(folder), list[Event]()

@@ -170,4 +170,6 @@ def eval_event(evaluation: Evaluation, cfg: Config, best: bool) -> Eval:
         bad_values=sum(episode.bad_values for episode in evaluation.episodes),
         metrics=metrics,
         metric_counts={name: len(values_of(name, evaluation.episodes)) for name in metrics},
+        set=evaluation.set,
+        chooses=evaluation.chooses,
     )

@@ -19,7 +19,8 @@ from t3d.store.checkpoint import open_checkpoint
 from t3d.types import State
 from t3d.world.fingerprint import difference, outline
 
-AS_IN_LAST = ("env", "env_args", "pixels", "camera", "action_repeat", "values", "t3d")  # what its policies say of it
+# what its policies say of it
+AS_IN_LAST = ("env", "env_args", "wrappers", "pixels", "camera", "action_repeat", "values", "t3d")
 
 
 def load(path: Path, seed: int | str | None) -> SavedPolicy:

@@ -42,7 +42,7 @@ THEIRS = {  # Stable-Baselines3's names
     (Update, "steps_per_second"): "time/fps",
 }
 RATES = {SUCCESS: "success_rate"}  # metrics of info that have another name there
-NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best", "metric_counts"}
+NOT_SCALARS = {"step", "member", "seed", "time", "since", "summary", "best", "chooses", "metric_counts"}
 WINDOW = 100  # episodes that rollout/ep_rew_mean averages, as in Stable-Baselines3
 WHOLE_RUN = "all-seeds"
 
@@ -114,11 +114,14 @@ def _values(event: Event) -> dict[str, float]:
         value = getattr(event, field.name)
         if field.name in NOT_SCALARS or (isinstance(value, list) and field.name not in LISTED):
             continue
-        own = f"{FOLDERS[type(event)]}/{field.name}"
+        own = THEIRS.get((type(event), field.name), f"{FOLDERS[type(event)]}/{field.name}")
+        if isinstance(event, Eval) and not event.chooses:
+            own = own.replace("/", f"_{event.set}/", 1)
         for entry, number in entries(value, field.name).items():
             if isinstance(number, int | float) and math.isfinite(number):
-                name = f"{own}.{entry}" if entry else THEIRS.get((type(event), field.name), own)
-                name = f"{FOLDERS[type(event)]}/{RATES.get(entry, entry)}" if field.name == OF_EPISODES else name
+                name = f"{own}.{entry}" if entry else own
+                if field.name == OF_EPISODES:
+                    name = f"{own.partition('/')[0]}/{RATES.get(entry, entry)}"
                 values[name] = float(number)
     return values
 

@@ -42,7 +42,7 @@ class BestPolicies:
         """Keeps a policy that is better than all before it; returns whether it is."""
         member = evaluation.member
         rank = self.criterion.rank(float(evaluation.returns.mean()), evaluation.metrics)
-        if not rank > self.ranks[member]:
+        if not (evaluation.chooses and rank > self.ranks[member]):  # only evaluations in one set are compared
             return False
         self.ranks[member] = rank
         self._kept[member] = (evaluation.step, evaluation.snapshot.of_member(member))

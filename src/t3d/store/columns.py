@@ -17,7 +17,17 @@ from t3d.errors import UserError, did_you_mean
 from t3d.events import NEW_TASK, ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
 from t3d.files import CORRUPT_ERRORS, Refused, error_text
 from t3d.store import log
-from t3d.store.metrics import KINDS, Metric, Series, StoredEvaluation, listing, member_of, parse_metric, without_pauses
+from t3d.store.metrics import (
+    KINDS,
+    MEAN_RETURN,
+    Metric,
+    Series,
+    StoredEvaluation,
+    listing,
+    member_of,
+    parse_metric,
+    without_pauses,
+)
 from t3d.store.tables import NEEDED, WHOLE, Table
 
 MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped)
@@ -96,11 +106,25 @@ class Columns:
             if series is not None
         }
 
-    def evaluations(self) -> dict[Member, list[StoredEvaluation]]:
+    @property
+    def other_sets(self) -> dict[str, dict[Member, list[StoredEvaluation]]]:
+        """The evaluations in sets besides the one that chooses the best."""
+        return {name: self.evaluations(name) for name in self._other_sets}
+
+    @property
+    def _other_sets(self) -> list[str]:
+        returns = (metric for metric in self.tables[Eval].columns if metric[:2] == MEAN_RETURN[:2])
+        return [metric.entry for metric in returns if metric.entry]
+
+    def evaluations(self, set_name: str = "") -> dict[Member, list[StoredEvaluation]]:
+        """Returns the evaluations that choose the best, or those of another set."""
         table, evals = self.tables[Eval], dict[Member, list[StoredEvaluation]]()
-        said = [metric for metric in table.metrics() if metric.is_named("metrics")]
+        of_sets = tuple(f".{name}" for name in self._other_sets)
+        said = [
+            metric for metric in table.metrics() if metric.is_named("metrics") and not metric.entry.endswith(of_sets)
+        ]
         for number in table.members():
-            rows = table.reports(number, *NEEDED, BEST, *said)
+            rows = table.reports(number, *(metric.in_set(set_name) for metric in (*NEEDED, BEST, *said)))
             rows = rows[:, ~np.isnan(rows[: 2 + len(NEEDED)]).any(axis=0)].T.tolist()  # one that was thinned has gaps
             if number != WHOLE and rows:
                 evals[self.members[number]] = [
@@ -223,6 +247,7 @@ def read_metric(paths: Sequence[Path], name: str) -> tuple[list[Metric], dict[Pa
     metrics: list[Metric] | None = None
     for path, columns in runs.items():
         own = [metric for metric in columns.metrics() if metric.is_named(name)]
+        own = [metric for metric in own if metric == parse_metric(name)] or own  # without those of other sets
         metrics = own if metrics is None else [metric for metric in metrics if metric in own]
         if not metrics:
             known = read_columns(path).metrics()

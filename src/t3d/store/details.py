@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from t3d import events
@@ -35,6 +36,7 @@ class Result(NamedTuple):
     member: Member
     stopped: events.SeedStopped | None  # when and how it diverged
     evals: Sequence[StoredEvaluation]  # in order
+    other_sets: Mapping[str, Sequence[StoredEvaluation]] = MappingProxyType({})  # those that do not choose the best
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -49,13 +51,18 @@ class Result(NamedTuple):
                 | {"metrics": dict(each.metrics)}
                 for name, each in evals.items()
             },
+            "sets": {
+                name: {"step": evals[-1].step, "mean": evals[-1].mean_return, "std": evals[-1].std_return}
+                for name, evals in self.other_sets.items()
+            },
         }
 
 
 def results_of(columns: Columns) -> list[Result]:
     """Returns what became of each member."""
-    evals = columns.evaluations()
-    return [Result(member, columns.stopped.get(member), evals.get(member, [])) for member in columns.members]
+    evals, stopped, others = columns.evaluations(), columns.stopped, columns.other_sets.items()
+    sets = {member: {name: of[member] for name, of in others if member in of} for member in columns.members}
+    return [Result(member, stopped.get(member), evals.get(member, []), of) for member, of in sets.items()]
 
 
 def last_return(results: Sequence[Result]) -> float | None:

@@ -42,10 +42,13 @@ OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "policies", "videos", "video
 LONGEST_LINE = 2**20  # bytes
 IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, events.Eval)
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
-LISTS = ("returns", "lengths", "other_losses", "metrics", "metric_counts")  # which do not fit into a table
+NOT_IN_METRICS = {
+    *("step", "member", "seed", "time", "chooses"),
+    *("returns", "lengths", "other_losses", "metrics", "metric_counts"),  # which do not fit into a table
+}
 COLUMNS = [  # of metrics.csv, and then those of `info`
     *("event", "step", "member", "seed", "time"),
-    *(name for name in FIELDS if name not in ("step", "member", "seed", "time", *LISTS)),
+    *(name for name in FIELDS if name not in NOT_IN_METRICS),
 ]
 ONLY_IN_JOURNAL = (events.Resumed, events.Saved, events.SaveFailed, events.Paused, events.Continued)
 IN_JOURNAL = (events.Start, *ONLY_IN_JOURNAL, events.Alarm, events.End)  # which is short, so that lists can read it all
@@ -191,9 +194,10 @@ class RunFolder:
 
     def save_policy(self, kind: str, snapshot: PolicySnapshot, row: int, member: Member, about: dict[str, Any]) -> None:
         """Saves the policy in a row of the snapshot as the member's best, last or kept one, in the folder of that."""
-        env = self.cfg.env
+        env = self.cfg.env_of(member)
         about = {"env": env.id, "kind": kind, "seed": member.seed, "t3d": __version__, **about}
         about |= {"env_args": env.args} if env.args else {}
+        about |= {"wrappers": [*env.wrappers]} if env.wrappers else {}
         about |= {"pixels": env.pixels, "camera": env.camera} if env.pixels else {}
         about |= {"action_repeat": env.action_repeat} if env.pixels or env.action_repeat > 1 else {}
         about |= {"values": dict(member.values)} if member.values else {}

@@ -18,7 +18,19 @@ from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 Array = NDArray[np.float64]
 KINDS: tuple[type[Event], ...] = (Eval, Update, Diagnosed, EpisodeEnd, ActingEvent)
 OF_EPISODES = "metrics"  # the field of events that has the numbers of info
-NOT_METRICS = {"step", "member", "seed", "time", "env", "episode", "since", "summary", "metric_counts"}
+NOT_METRICS = {
+    "step",
+    "member",
+    "seed",
+    "time",
+    "env",
+    "episode",
+    "since",
+    "summary",
+    "set",
+    "chooses",
+    "metric_counts",
+}
 LISTED = {  # what the entries of lists are called; those of others are numbered
     "td_quantiles": ("p5", "p25", "p50", "p75", "p95"),
     "sampled_age": ("p5", "p50", "p95"),
@@ -27,7 +39,10 @@ LISTED = {  # what the entries of lists are called; those of others are numbered
 
 
 class Metric(NamedTuple):
-    """A field of an event, and the name of an entry if it is a list or has names."""
+    """A field of an event, and the name of an entry if it is a list or has names.
+
+    Of an evaluation that chooses nothing, the entry is, or ends in, the name of its set: return.windy.
+    """
 
     kind: type[Event]
     field: str
@@ -42,10 +57,15 @@ class Metric(NamedTuple):
     @property
     def full_name(self) -> str:
         """With the field: metrics.success."""
-        if self == MEAN_RETURN:
-            return RETURN
-        name = f"{self.field}.{self.entry}" if self.entry else self.field
+        field = RETURN if self[:2] == MEAN_RETURN[:2] else self.field
+        name = f"{field}.{self.entry}" if self.entry else field
+        if field == RETURN:
+            return name
         return name if _owner(self.field) is self.kind else f"{self.kind.event}.{name}"
+
+    def in_set(self, name: str) -> Metric:
+        """Returns the same metric of the evaluations of a set; without a name, of those that choose the best."""
+        return self._replace(entry=".".join(filter(None, [self.entry, name])))
 
     def is_named(self, name: str) -> bool:
         """Whether a name means this metric, or all entries of its field."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t3d.config import Config, EnvConfig, Member
 from t3d.config.networks import own_network
@@ -22,6 +22,7 @@ from t3d.store.log import LOG, Unreadable, damage_in_words
 from t3d.store.metrics import Evals, StoredEvaluation, best_of, highest, last_means
 
 MARKS = ("events.jsonl", "config.toml", "checkpoints")  # a folder that holds one of them is a run
+NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 MOST_NAMED = 3  # members that a message lists
 
 
@@ -33,6 +34,7 @@ class Run(NamedTuple):
     evals: Evals
     stopped: Mapping[Member, SeedStopped] = MappingProxyType({})  # those that have diverged
     task_began: float = -math.inf  # when the task has last changed, in seconds since 1970
+    other_sets: Mapping[str, Evals] = MappingProxyType({})  # evaluations of sets that do not choose the best
 
     @property
     def contenders(self) -> list[Member]:
@@ -74,15 +76,20 @@ class Run(NamedTuple):
         more = f" and {len(names) - MOST_NAMED} more (t3d runs show {self.path} lists them)"
         return ", ".join(names[:MOST_NAMED]) + (more if len(names) > MOST_NAMED else "")
 
-    def env(self, given: str | None) -> EnvConfig:
-        """Returns the environment of the id asked for, or the one it was trained on, with its arguments."""
+    def env(self, given: str | None, member: Member | None = None, args: Mapping[str, Any] = NO_ARGS) -> EnvConfig:
+        """Returns the environment of the id asked for, or the one in which the best policies were chosen.
+
+        Of the one that a member was trained on it has the arguments, and those given on top.
+        """
+        member = member or self.cfg.members[0]
         if given and given != self.cfg.env.id:
-            return replace(self.cfg.env, id=given, args={})
-        if not self.cfg.env.id:
+            return replace(self.cfg.env, id=given, args={**args})
+        if not (self.cfg.env.id or self.cfg.eval.env):
             raise UserError(
                 f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
             )
-        return self.cfg.env
+        env = self.cfg.env_of(member) if given else self.cfg.eval_env(member)
+        return replace(env, args={**env.args, **args})
 
     def load(self, stem: Path) -> SavedPolicy:
         try:
@@ -108,7 +115,8 @@ def open_run(text: str | Path, root: str | Path = "runs") -> Run:
     columns = read_columns(path, [Eval])
     if columns.damaged:
         LOG.warning("%s", damage_in_words(columns.damaged, path / "events.jsonl"))
-    return Run(path, columns.cfg, columns.evaluations(), columns.stopped, columns.task_began)
+    evals, others = columns.evaluations(), columns.other_sets
+    return Run(path, columns.cfg, evals, columns.stopped, columns.task_began, others)
 
 
 def locate(text: str | Path, root: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from t3d.config import Member
+from t3d.config.settings import SET_NAME
 from t3d.events import Eval, Event
 from t3d.files import fields_in, to_fields
 from t3d.store.log import LARGEST
@@ -61,9 +62,14 @@ class Table:
             metrics = {Metric(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
             return self._append(plain, metrics, plain.get("summary", np.zeros(len(lines))) == 1, offset)
         events = [to_fields(fields) for fields in fields_in(b'{"events": [%s]}' % b",".join(lines))["events"]]
-        metrics = {}
-        for name in self.fields:
-            metrics |= self._columns_of(events, name)
+        metrics, sets = {}, [_set_of(event) for event in events]
+        for which in dict.fromkeys(["", *sets]):
+            own = (
+                [event if of == which else {} for event, of in zip(events, sets, strict=True)] if any(sets) else events
+            )
+            for metric, values in (pair for name in self.fields for pair in self._columns_of(own, name).items()):
+                if not (which and metric.entry.isdecimal()):  # of another set, numbers without a name are left out
+                    metrics[metric.in_set(which)] = values
         first = {name: _array([event.get(name) for event in events]) for name in ALWAYS}
         return self._append(first, metrics, np.array([event.get("summary") is True for event in events]), offset)
 
@@ -107,7 +113,7 @@ class Table:
 
     def series(self, member: int, metric: Metric, every: int = 0) -> Series | None:
         """Returns what one member, or the whole run, reported of a metric, or its averages over windows of steps."""
-        spread = STD_RETURN if metric == MEAN_RETURN else NO_METRIC
+        spread = STD_RETURN.in_set(metric.entry) if metric[:2] == MEAN_RETURN[:2] else NO_METRIC
         steps, times, values, spreads = self.reports(member, metric, spread)
         if not len(steps):
             return None
@@ -144,7 +150,8 @@ class Table:
         valid &= whole | inside & (self._seeds[np.where(inside, members, 0).astype(int)] == first["seed"])
         for metric in NEEDED:
             if metric.kind is self.kind:
-                valid &= ~np.isnan(metrics[metric])
+                of_sets = [values for known, values in metrics.items() if known[:2] == metric[:2]]
+                valid &= ~np.isnan(of_sets).all(axis=0)
         kept = valid & ~repeated
         unknown = {metric: values for metric, values in metrics.items() if metric not in self.columns}
         new = [metric for metric, values in unknown.items() if not np.isnan(values[kept]).all()]
@@ -205,6 +212,15 @@ def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
 
 
 LAYOUTS = {kind: _layout(kind) for kind in KINDS}
+
+
+def _set_of(event: Mapping[str, Any]) -> str:
+    """Returns the set of an evaluation that chooses nothing."""
+    if event.get("chooses") is not False:
+        return ""
+    if not SET_NAME.fullmatch(name := event["set"]):
+        raise ValueError("its set has no name")
+    return str(name)
 
 
 def _length(value: Any) -> int:

@@ -20,6 +20,7 @@ from t3d.seeds import derive, stream
 from t3d.types import EpisodeResult, Fault, Rollout, State, row_sizes, rows_of
 from t3d.world.batch import EnvBatch, open_batch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, EnvFactory, Result
+from t3d.world.make import factory_for
 from t3d.world.noise import NOISES, Noise, scale_at, scale_factor
 
 RECORDED_STEPS = 100_000  # of an episode in progress; a longer one restarts when the run is resumed; chosen
@@ -159,7 +160,8 @@ class MemberActor:
         self.seed, self.name, self.title = who.seed, who.name, who.title
         self.taken = 0  # the member's transitions so far
         self.error: Exception | None = None  # why an environment failed; there is no further step
-        self.env_batch = open_batch(make_env, cfg.env, self.title, indices, beat)
+        env = cfg.env_of(who)
+        self.env_batch = open_batch(factory_for(make_env, env), env, self.title, indices, beat)
         self.runners = [
             EpisodeRunner(cfg, who, index, self.env_batch, position, counters) for position, index in enumerate(indices)
         ]

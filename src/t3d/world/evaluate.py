@@ -12,6 +12,7 @@ from t3d.seeds import derive
 from t3d.types import EpisodeResult, Evaluation, Policy
 from t3d.world.batch import EnvBatch, open_batch
 from t3d.world.guard import EnvFactory
+from t3d.world.make import factory_for
 
 
 class Stopped(Exception):
@@ -89,19 +90,55 @@ def open_for_evaluation(
     return env_batch
 
 
+def eval_seeds(cfg: Config, set_name: str) -> list[int]:
+    """Returns the start of each episode of a set, the same for all members; the first set has those without sets."""
+    purpose = "evaluation" if set_name == cfg.eval.set_names[0] else f"evaluation {set_name}"
+    return [derive(cfg.eval.seed, purpose, episode) for episode in range(cfg.eval.episodes)]
+
+
+def evaluations_of(
+    cfg: Config, step: int, member: int, snapshot: PolicySnapshot, played: Sequence[EpisodeResult]
+) -> list[Evaluation]:
+    """Divides the episodes of all sets, which were played in their order, into an evaluation for each."""
+    count, names = cfg.eval.episodes, cfg.eval.set_names
+    parts = [[*played[at * count : (at + 1) * count]] for at in range(len(names))]
+    return [
+        Evaluation(step, member, snapshot, part, name, name == names[0])
+        for name, part in zip(names, parts, strict=True)
+    ]
+
+
 class MemberEvaluator:
-    """Evaluates one member."""
+    """Evaluates one member under all conditions; the episodes of the sets, one after the other, have one numbering."""
 
     def __init__(self, cfg: Config, member: int, make_env: EnvFactory, beat: Callable[[], object] = int) -> None:
-        self.member, self.max_steps = member, cfg.eval.max_steps
-        self.seeds = [derive(cfg.eval.seed, "evaluation", episode) for episode in range(cfg.eval.episodes)]
-        where = f"the evaluation of {cfg.members[member].title}"
-        self.env_batch = open_for_evaluation(make_env, cfg.env, where, self.seeds[0], beat)
+        self.cfg, self.member, who = cfg, member, cfg.members[member]
+        self.seeds = [eval_seeds(cfg, name) for name in cfg.eval.set_names]
+        self.env_batches: list[EnvBatch] = []
+        for name, seeds in zip(cfg.eval.set_names, self.seeds, strict=True):
+            env, where = cfg.eval_env(who, name), f"the evaluation of {who.title}{name and f', set {name}'}"
+            self.env_batches.append(open_for_evaluation(factory_for(make_env, env), env, where, seeds[0], beat))
 
-    def evaluate(self, snapshot: PolicySnapshot, step: int, before_step: Callable[[], object] = int) -> Evaluation:
-        playing = self.play(snapshot, range(len(self.seeds)))
-        return Evaluation(step, self.member, snapshot, finish(playing, len(self.seeds), before_step))
+    def evaluate(
+        self, snapshot: PolicySnapshot, step: int, before_step: Callable[[], object] = int
+    ) -> list[Evaluation]:
+        played, count = list[EpisodeResult](), self.cfg.eval.episodes
+        for first in range(0, self.cfg.eval.all_episodes, count):
+            played += finish(self.play(snapshot, range(first, first + count)), count, before_step)
+        return evaluations_of(self.cfg, step, self.member, snapshot, played)
+
+    def next_episodes(self, first: int) -> range:
+        """Returns as many episodes from the first on as are played at once."""
+        at, number = divmod(first, self.cfg.eval.episodes)
+        return range(first, first + min(self.env_batches[at].count, self.cfg.eval.episodes - number))
 
     def play(self, snapshot: PolicySnapshot, episodes: range) -> Iterator[list[EpisodeResult]]:
-        policy, seeds = MemberPolicy(snapshot, self.member), self.seeds[episodes.start : episodes.stop]
-        return play_episodes(policy, self.env_batch, seeds, self.max_steps, episodes.start)
+        """Plays episodes of one set."""
+        at, first = divmod(episodes.start, self.cfg.eval.episodes)
+        seeds = self.seeds[at][first : first + len(episodes)]
+        policy = MemberPolicy(snapshot, self.member)
+        return play_episodes(policy, self.env_batches[at], seeds, self.cfg.eval.max_steps, first)
+
+    def close(self) -> None:
+        for env_batch in self.env_batches:
+            env_batch.close()

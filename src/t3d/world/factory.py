@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,23 +21,36 @@ from gymnasium.vector import VectorEnv
 from t3d.config import Config, EnvConfig, merge
 from t3d.config.fields import is_toml
 from t3d.errors import EnvironmentFailed, OwnSignal, UserError
-from t3d.world.guard import EnvFactory
+from t3d.modules import import_named
+from t3d.world.arguments import accepted, call_with, wrapped
 from t3d.world.spec import name_of
+
+NO_ENV = EnvConfig()
 
 
 class CheckedFactory:
-    """Creates environments with `make`; refuses one that shares its innermost environment with an earlier one.
+    """Creates environments with `make`, which gets their arguments as a table, and puts wrappers around them.
 
-    If it is known by an id and arguments, it keeps these so that another process can do the same.
+    Refuses one that shares its innermost environment with an earlier one. `own` is what a program passed as make_env;
+    without it another process can do the same, by the environment's id.
     """
 
-    def __init__(self, make: EnvFactory, name: str, env: EnvConfig | None = None) -> None:
-        self.make, self.name, self.env = make, name, env  # the name is for messages
+    def __init__(self, make: Callable[..., Any], name: str, env: EnvConfig, own: Any = None) -> None:
+        self.make, self.name, self.env, self.own = make, name, env, own  # the name is for messages
+        self.wrappers: Any = [import_named(wrapper, Callable, "wrapper") for wrapper in env.wrappers]  # type: ignore[arg-type]
         self._created: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
+
+    def with_args(self, args: dict[str, Any]) -> CheckedFactory:
+        """Returns a factory of the same environments with other arguments."""
+        other = copy.copy(self)
+        other.env = replace(self.env, args=args)
+        return other
 
     def __call__(self, **keywords: Any) -> Any:
         try:
-            env = self.make(**accepted(self.make, keywords))
+            env = self.make(self.env.args, **accepted(self.make, keywords))
+            for wrapper in self.wrappers:
+                env = wrapped(env, wrapper)
         except (UserError, OwnSignal):
             raise
         except BaseException as error:
@@ -51,19 +66,7 @@ class CheckedFactory:
         return env
 
 
-def accepted(make: Callable[..., Any], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Those of the keywords that a factory accepts."""
-    if not keywords:
-        return keywords
-    try:
-        parameters = inspect.signature(make).parameters
-    except ValueError:  # callables written in C often have no signature
-        return {}
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {key: value for key, value in keywords.items() if takes_all or key in parameters}
-
-
-def checked_factory(make_env: Any) -> CheckedFactory:
+def checked_factory(make_env: Any, env: EnvConfig = NO_ENV) -> CheckedFactory:
     """Wraps what the user passed as make_env; refuses it if it cannot create environments."""
     if isinstance(make_env, gym.Env | VectorEnv):
         raise UserError(
@@ -72,7 +75,28 @@ def checked_factory(make_env: Any) -> CheckedFactory:
         )
     if not callable(make_env):
         raise UserError(f"make_env={make_env!r:.60} cannot be called; pass a function or class that makes environments")
-    return CheckedFactory(make_env, "make_env")
+    if isinstance(make_env, CheckedFactory):
+        return make_env
+    function, bound = make_env, dict[str, Any]()
+    if isinstance(make_env, partial) and make_env.func is not gym.make:  # others may replace the arguments it gives
+        with suppress(UserError):
+            function, bound = make_env.func, _arguments(make_env)
+    name = getattr(function, "__name__", "make_env").replace("<lambda>", "make_env")
+
+    of_id = {} if _is_named(make_env, env) else env.args  # which the id takes, and make_env perhaps not
+
+    def make(args: dict[str, Any], **keywords: Any) -> Any:
+        taken = accepted(function, args)
+        args = {key: value for key, value in args.items() if key in taken or of_id.get(key) != value}
+        return call_with(function, name, {**bound, **args}, keywords)
+
+    return CheckedFactory(make, "make_env", env, make_env)
+
+
+def _is_named(make_env: Any, env: EnvConfig) -> bool:
+    with suppress(UserError):
+        return reference(make_env)[0] == env.id
+    return not env.id
 
 
 def _innermost(env: Any) -> Iterator[Any]:
@@ -92,7 +116,7 @@ def _how_to_write_it(env: Any) -> str:
 def with_reference(cfg: Config, make_env: Any) -> Config:
     """Adds the id and the arguments of what make_env makes, if another process can make it by these.
 
-    An id that is given says where to find the environment, so it stays.
+    An id that is given says where to find the environment, so it stays. Arguments that make_env gives come first.
     """
     if make_env is None:
         return cfg
@@ -100,13 +124,14 @@ def with_reference(cfg: Config, make_env: Any) -> Config:
         env_id, args = reference(make_env)
     except UserError:
         return cfg
-    return merge(cfg, {"env": {"id": env_id, "args": args}}) if cfg.env.id in ("", env_id) else cfg
+    both = {**cfg.env.args, **args}
+    return merge(cfg, {"env": {"id": env_id, "args": both}}) if cfg.env.id in ("", env_id) else cfg
 
 
 def other_environment(cfg: Config, make_env: Any, label: str) -> list[str]:
     """Notes that a run is named after a Gymnasium id, and that make_env makes something else."""
     named = cfg.env.id
-    if getattr(make_env, "env", None) or not named or ":" in named or label.startswith(named):
+    if getattr(make_env, "own", make_env) is None or not named or ":" in named or label.startswith(named):
         return []
     return [
         f"env.id is {named}, and make_env makes {label}: that is what is trained, under the name of {named}, by which "
@@ -120,9 +145,9 @@ def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
     Raises UserError if there are none: for a lambda, a class of a notebook, or an argument that is no plain value.
     """
     if isinstance(make_env, CheckedFactory):
-        if make_env.env is not None:
+        if make_env.own is None:
             return make_env.env.id, make_env.env.args
-        make_env = make_env.make
+        make_env = make_env.own
     function = make_env.func if isinstance(make_env, partial) else make_env
     module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<lambda>")
     imported: Any = None

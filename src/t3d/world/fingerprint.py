@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config import EnvConfig, plain
+from t3d.config import Config, EnvConfig, plain
+from t3d.config.settings import short_id
+from t3d.config.sweeps import by_values, values_title
 from t3d.errors import UserError
 from t3d.files import to_fields, to_list, to_number
 from t3d.policy.acting import SavedPolicy
@@ -53,7 +55,51 @@ def fingerprint(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object]
             with closing(open_batch(make_env, cfg, "the fingerprint", beat=beat)) as batch:
                 again = _episode(batch)
     is_decided = bool(episode and again) and not _changes(episode, again)
-    return {"class": label, "args": cfg.args, "episode": episode if is_decided else {}}
+    wrappers = {"wrappers": [*map(short_id, cfg.wrappers)]} if cfg.wrappers else {}
+    return {"class": label, "args": cfg.args, **wrappers, "episode": episode if is_decided else {}}
+
+
+def fingerprints(
+    cfg: Config, factory_of: Callable[[EnvConfig], EnvFactory], beat: Callable[[], object] = int
+) -> dict[str, Any]:
+    """Returns the fingerprint of a run: of its first member's environment and, as `others`, of those unlike it.
+
+    Members and evaluations may have other arguments, but all must have the same observations and actions.
+    """
+    (_, first), *others = _environments(cfg).items()
+    found = fingerprint(factory_of(first), first, beat)
+    if not others:
+        return found
+    expected = _outline(factory_of(first), first, beat)
+    for title, env in others:
+        if changed := difference(expected, _outline(factory_of(env), env, beat), "in training", f"in {title}"):
+            raise UserError(f"all environments of a run need the same observations and actions: {changed}")
+    return {**found, "others": {title: fingerprint(factory_of(env), env, beat) for title, env in others}}
+
+
+def _environments(cfg: Config) -> dict[str, EnvConfig]:
+    """Returns the different environments of a run, and what each is for; the first member's comes first."""
+    known: dict[str, EnvConfig] = {}
+    for values, (member, *_) in by_values(cfg.members).items():
+        suffix = f" with {values_title(values)}" if values else ""
+        envs = {f"training{suffix}": cfg.env_of(member)}
+        envs |= {f"evaluation{name and f' {name}'}{suffix}": cfg.eval_env(member, name) for name in cfg.eval.set_names}
+        for title, env in envs.items():
+            if env not in known.values():
+                known[title] = env
+    return known
+
+
+def _outline(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object]) -> dict[str, Any]:
+    with closing(open_batch(make_env, cfg, "the start", beat=beat)) as batch:
+        return outline(batch.spec)
+
+
+def least_differences(stored: Any, now: Mapping[str, Any]) -> list[str]:
+    """Says how the task differs from the one of a run that is most like it."""
+    others = stored.get("others") if isinstance(stored, dict) else None
+    known = [stored, *(others.values() if isinstance(others, dict) else ())]
+    return min((differences(each, now) for each in known), key=len)
 
 
 def differences(then: Any, now: Mapping[str, Any]) -> list[str]:
@@ -69,6 +115,11 @@ def differences(then: Any, now: Mapping[str, Any]) -> list[str]:
         for key in {**before, **after}
         if before.get(key) != after.get(key)
     ]
+    if (wrappers := then.get("wrappers", [])) != now.get("wrappers", []):
+        texts.append(f"wrappers {wrappers!s:.100} -> {now.get('wrappers', [])}")
+    others = to_fields(then.get("others", {}))
+    for title, other in now.get("others", {}).items():
+        texts += [f"in {title}: {text}" for text in differences(others.get(title), other)]
     is_known = bool(then.get("episode") and now["episode"])
     changes = _changes(then["episode"], now["episode"]) if is_known else []
     if then.get("class") != now["class"] and (changes or not is_known):
@@ -166,15 +217,15 @@ def _outline_of(part: Part) -> list[Any]:
     return [part.name, list(part.shape), part.first_choice]
 
 
-def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
+def difference(then: dict[str, Any], now: dict[str, Any], first: str = "then", second: str = "now") -> str:
     """Describes the first difference between two outlines, the first from a file; empty if there is none."""
     for name, (default, sentence, in_words) in COMPARED.items():
         before, after = to_fields(then).get(name, default), now.get(name, default)
         if before != after:
-            return sentence.format(in_words(before), in_words(after))
+            return sentence.format(in_words(before), in_words(after), then=first, now=second)
     for index, (before, after) in enumerate(zip(to_list(then["bounds"]), now["bounds"], strict=True)):
         if before != after:
-            return f"the bounds of action {index} were {before}, now {after}"
+            return f"the bounds of action {index} were {before} {first}, {second} {after}"
     return ""
 
 
@@ -191,10 +242,10 @@ def _limit(limit: Any) -> str:
 
 
 COMPARED: dict[str, tuple[Any, str, Callable[[Any], str]]] = {  # what an outline that lacks it means, and sentences
-    "images": ([], "it observed {} then, {} now", _images),
-    "stack": (1, "its observations had {} frames then, {} now (env.frame_stack)", str),
-    "max_action_change": (0.0, "its actions changed {} then, {} now (env.max_action_change)", _limit),
-    "observed": (None, "{} observation values then, {} now", str),
-    "observation": (None, "its observation was {}, now {}", _parts),
-    "action_shape": (None, "its actions had the shape {}, now {}", str),
+    "images": ([], "it observed {} {then}, {} {now}", _images),
+    "stack": (1, "its observations had {} frames {then}, {} {now} (env.frame_stack)", str),
+    "max_action_change": (0.0, "its actions changed {} {then}, {} {now} (env.max_action_change)", _limit),
+    "observed": (None, "{} observation values {then}, {} {now}", str),
+    "observation": (None, "its observation was {} {then}, {now} {}", _parts),
+    "action_shape": (None, "its actions had the shape {} {then}, {now} {}", str),
 }

@@ -14,6 +14,7 @@ from typing import Any
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # before Gymnasium imports pygame
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
 from t3d.config import Config, EnvConfig
@@ -29,7 +30,8 @@ from t3d.modules import (
     is_path,
     with_full_path,
 )
-from t3d.world.factory import CheckedFactory, accepted
+from t3d.world.arguments import call_with, refuse_unknown
+from t3d.world.factory import CheckedFactory
 from t3d.world.guard import EnvFactory, GymEnv
 from t3d.world.simulators import DmControl, redirect_warnings
 
@@ -38,30 +40,40 @@ ENVIRONMENTS = (gym.Env, VectorEnv)
 
 def env_factory(env: EnvConfig) -> CheckedFactory:
     """Returns a factory for environments of this id and its arguments; completes the id of a module alone."""
-    make, name = _factory(env.id, env.args)
+    make, name = _factory(env.id)
     return CheckedFactory(make, env.id, replace(env, id=f"{env.id}:{name}") if name else env)
+
+
+def factory_for(make_env: EnvFactory, env: EnvConfig) -> EnvFactory:
+    """Returns a run's factory for a member or an evaluation that has other arguments, or another environment."""
+    if not isinstance(make_env, CheckedFactory) or (env.id, env.args) == (make_env.env.id, make_env.env.args):
+        return make_env
+    return make_env.with_args(env.args) if env.id == make_env.env.id else env_factory(env)
 
 
 def with_full_paths(cfg: Config) -> Config:
     """Makes the paths of the user's own files absolute, so that they are found from any folder."""
     actor, critic = with_full_path(cfg.td3.actor_network), with_full_path(cfg.td3.critic_network)
     td3 = replace(cfg.td3, actor_network=actor, critic_network=critic)
-    cfg = replace(cfg, rule=with_full_path(cfg.rule), td3=td3)
-    where, name = parse_id(cfg.env.id) if cfg.env.id else ("", "")
-    if not is_path(where):
-        return cfg
-    return replace(cfg, env=replace(cfg.env, id=":".join(filter(None, [str(file_of(where)), name]))))
+    env = replace(cfg.env, id=_with_full_path(cfg.env.id), wrappers=(*map(with_full_path, cfg.env.wrappers),))
+    evaluated = replace(cfg.eval, env=_with_full_path(cfg.eval.env))
+    return replace(cfg, rule=with_full_path(cfg.rule), td3=td3, env=env, eval=evaluated)
+
+
+def _with_full_path(env_id: str) -> str:
+    where, name = parse_id(env_id) if env_id else ("", "")
+    return ":".join(filter(None, [str(file_of(where)), name])) if is_path(where) else env_id
 
 
 def own_names(cfg: Config) -> list[str]:
-    """Returns the settings that name code of the user's own: of the environment, the rule and the networks."""
-    names = [name for name in (cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network) if is_own(name)]
-    where, _ = parse_id(cfg.env.id) if cfg.env.id else ("", "")
-    return [cfg.env.id, *names] if where not in ("", "dm") else names
+    """Returns the settings that name code of the user's own: of environments, wrappers, the rule and the networks."""
+    envs = [env_id for env_id in (cfg.env.id, cfg.eval.env) if env_id and parse_id(env_id)[0] not in ("", "dm")]
+    names = (*cfg.env.wrappers, cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network)
+    return [*envs, *filter(is_own, names)]
 
 
-def _factory(env_id: str, args: dict[str, Any]) -> tuple[EnvFactory, str]:
-    """Finds the factory for an id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file.
+def _factory(env_id: str) -> tuple[Callable[..., Any], str]:
+    """Finds what makes the environments of an id: a Gymnasium id, dm:domain-task, module:id, module:callable or a file.
 
     Also returns its name, if a module or a file alone was given.
     """
@@ -69,19 +81,19 @@ def _factory(env_id: str, args: dict[str, Any]) -> tuple[EnvFactory, str]:
         raise UserError("no environment given; name one, e.g. Pendulum-v1 or module:callable for your own")
     where, name = parse_id(env_id)
     if where == "dm":
-        return partial(DmControl, name, args), ""
+        return partial(DmControl, name), ""
     if not where and "Bullet" in name and name not in gym.registry:
         import_module("pybullet_envs_gymnasium", env_id)
     module = import_own(where, env_id) if where else None
     if name in gym.registry:
-        return partial(_gym_make, name, args), ""
+        return partial(_gym_make, name), ""
     if module is not None and not name:
         make, name = _only_one(module, env_id)
-        return partial(_call, make, env_id, args), name
+        return partial(_call, make, env_id), name
     factory = getattr(module, name, None)
     if not callable(factory):
         raise UserError(f"unknown environment {env_id}{_hint(name, module)}")
-    return partial(_call, factory, env_id, args), ""
+    return partial(_call, factory, env_id), ""
 
 
 def parse_id(env_id: str) -> tuple[str, str]:
@@ -141,6 +153,8 @@ def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
     except TypeError as error:
         if not args:
             raise
+        creator: Any = load_env_creator(gym.registry[name].entry_point)  # type: ignore[arg-type]
+        refuse_unknown(args, creator, name, inspect.signature(gym.make).parameters)
         raise UserError(f"{name} cannot be made with the arguments {', '.join(args)}: {error}") from error
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
@@ -155,13 +169,12 @@ def _call(make: Callable[..., Any], env_id: str, args: dict[str, Any], **keyword
         signature = inspect.signature(make)
     except ValueError:  # callables written in C often have no signature
         raise UserError(f"{env_id} is not a function or class that makes environments") from None
-    used = {**args, **accepted(make, keywords)}
+    if args:
+        refuse_unknown(args, make, env_id)
     try:
-        signature.bind(**used)
+        signature.bind(**args)
     except TypeError as error:
-        if args:
-            raise UserError(f"{env_id} cannot be made with the arguments {', '.join(args)}: {error}") from None
-        raise UserError(f"{env_id} must be callable without arguments: {error}; give them defaults") from None
-    env = make(**used)
+        raise UserError(f"{env_id} cannot be made: {error}; give it with --env.args NAME=VALUE, or a default") from None
+    env = call_with(make, env_id, args, keywords)
     redirect_warnings()  # it may have imported MuJoCo itself
     return env

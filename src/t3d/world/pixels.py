@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from t3d.config import EnvConfig
 from t3d.errors import EnvironmentFailed, NotRendered, UserError, did_you_mean, text_of
-from t3d.world.factory import accepted
+from t3d.world.arguments import accepted
 from t3d.world.guard import EnvFactory, GymEnv
 from t3d.world.simulators import DmControl, choose_graphics, graphics_hint
 from t3d.world.spec import name_of

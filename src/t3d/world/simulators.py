@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from t3d.errors import UserError, did_you_mean
+from t3d.world.arguments import refuse_unknown
 
 LOG = logging.getLogger("t3d.mujoco")
 FRAME_SIZE = (480, 480)  # height and width
@@ -108,4 +110,5 @@ def _load(task: str, args: dict[str, Any]) -> Any:
     except TypeError as error:
         if not args:
             raise
+        refuse_unknown(args, importlib.import_module(f"dm_control.suite.{domain}").SUITE[name], f"dm:{task}")
         raise UserError(f"dm:{task} cannot be made with the arguments {', '.join(args)}: {error}") from error

@@ -67,7 +67,9 @@ class Pass:
         self.d_output = torch.empty_like(self.output)  # d loss / d output: the caller writes it
 
         buffers = zip(unnormed, hidden, self.d_hidden, strict=True)
-        norms = [Norm(*norm, *each) if norm else None for (_, _, *norm), each in zip(layers, buffers, strict=True)]
+        norms = [
+            Norm(norm[0], norm[1], *each) if norm else None for (_, _, *norm), each in zip(layers, buffers, strict=True)
+        ]
         self.norms = [norm for norm in norms if norm is not None]
         self._forward = [
             (weight, bias, x, h if norm is None else norm.z, norm)
@@ -108,10 +110,8 @@ class Descent:
     def __init__(self, path: Pass, stack: Stack, state: AdamState, rate: Any) -> None:
         self.path, self.rate = path, rate
         gradient = torch.zeros_like(stack.flat)  # (K, P)
-        self._steps, self._adam = (
-            state.steps,
-            ([stack.flat], [gradient], [state.mean], [state.square], [], [state.steps]),
-        )
+        self._steps = state.steps
+        self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
         *layers, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
             # A batched product needs a contiguous result, which the rows of gradient are not.

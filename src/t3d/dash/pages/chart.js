@@ -64,7 +64,7 @@ export class Chart {
   nameOf(metric, line) {
     const asked = this.metrics.find((one) => isPartOf(metric, one));
     const entry = metric.slice(asked.length + 1);
-    const label = this.panel.metrics[asked] || this.panel.entries?.[entry] || entry || metric;
+    const label = [this.panel.metrics[asked], this.panel.entries?.[entry] || entry].filter(Boolean).join(" ") || metric;
     const whose = this.panel.whose?.(line) ?? [];
     const values = Object.entries(line.values).map(([name, value]) => `${name.split(".").at(-1)}=${value}`);
     const isAlone = this.metrics.length === 1 && metric === asked;
