@@ -49,12 +49,13 @@ class Learner:
             is_here = source.device.type == torch.device(device).type
             as_it_is = is_here and (source.capture_safe or not self._engine_kind.records)
             self.source: Source = source if as_it_is else Staged(source, device)
-        self._draws = rule.draws(spec, cfg)  # shapes, or None
+        shapes = rule.draws(spec, cfg)  # or None
         self._streams: dict[str, Streams] = {}
-        for name, shape in self._draws._asdict().items():
+        for name, shape in shapes._asdict().items():
             if shape is not None:
                 out = torch.empty(len(seeds), *shape, device=device, dtype=dtype)
                 self._streams[name] = open_streams(seeds, name.replace("_", " "), out)
+        self._drawn, self._kind_of_draws = [self._streams.get(name) for name in shapes._fields], type(shapes)
 
     @property
     def updates_to_full_trace(self) -> int:
@@ -110,8 +111,7 @@ class Learner:
         return self.engine.update(batch, draws, phase)
 
     def draw(self) -> Any:
-        names, streams = self._draws._fields, self._streams
-        return type(self._draws)(*(streams[name].normal() if name in streams else None for name in names))
+        return self._kind_of_draws(*[streams and streams.normal() for streams in self._drawn])
 
     @property
     def acting(self) -> Actor:

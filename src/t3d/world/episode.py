@@ -17,7 +17,7 @@ from t3d.files import to_count
 from t3d.policy.acting import MemberPolicy
 from t3d.policy.spec import Floats, random_action, rounded
 from t3d.seeds import derive, stream
-from t3d.types import EpisodeResult, Fault, Rollout, State, row_sizes, rows_of
+from t3d.types import EpisodeResult, Fault, Rollout, State, rows_of
 from t3d.world.batch import EnvBatch, open_batch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, EnvFactory, Result
 from t3d.world.make import factory_for
@@ -206,7 +206,7 @@ class MemberActor:
         s2 = np.array([result.observation for result in results], spec.observation_dtype).reshape(s.shape)
         rows = rows_of(spec, s, a, r_and_terminated.reshape(-1, 2), s2)
         ended = [episode for episode in episodes if episode is not None]
-        return Rollout(self.member, rows, origins.reshape(-1, 4), row_sizes(spec)[0], ended, self._faults())
+        return Rollout(self.member, rows, origins.reshape(-1, 4), spec.newest_width, ended, self._faults())
 
     def _actions(self, policy: MemberPolicy, runners: list[EpisodeRunner], s: Floats) -> Floats:
         """Chooses random actions for the first random_steps steps of a member, then those of the policy with noise.
@@ -228,8 +228,10 @@ class MemberActor:
 
     def _faults(self) -> list[Fault]:
         """Returns the bad values to report: each environment's first ten, then its 100th, 1,000th and so on."""
+        if not (faults := self.env_batch.take_faults()):
+            return []
         reported, runners = [], {runner.index: runner for runner in self.runners}
-        for fault in self.env_batch.take_faults():
+        for fault in faults:
             bad_values = runners[fault.env].counters.bad_values
             bad_values[fault.env] += 1
             number = int(bad_values[fault.env])
