@@ -18,7 +18,7 @@ from t3d.world.episode import EpisodeCounters, MemberActor
 
 
 class ThreadCollector:
-    keeps_episodes = False
+    keeps_episodes = takes_turns = False
 
     def __init__(self, cfg: Config, make_env: Any) -> None:
         self.cfg, self.governor, envs = cfg, Governor(cfg), cfg.num_envs

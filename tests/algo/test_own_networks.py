@@ -57,7 +57,7 @@ def test_it_trains_says_why_it_is_eager_and_resumes_to_the_last_bit(tmp_path: Pa
     events = list(t3d.train(config(tmp_path, "straight", gated)))
     start, end = events[0], events[-1]
     assert isinstance(start, Start) and start.config["engine"] == "eager"
-    why = f"fused computes mlp networks with relu only, and the actor's network is {gated} with relu"
+    why = f"fused computes mlp and layer_norm networks with relu only, and the actor's network is {gated} with relu"
     assert start.engine_reason == why
     assert isinstance(end, End) and (end.reason, end.updates) == ("finished", 200)
     for event in t3d.train(config(tmp_path, "resumed", gated)):

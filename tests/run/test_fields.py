@@ -62,6 +62,8 @@ COVERED = {
     "env.pixels": "world/test_rendered_images.py::test_any_environment_that_renders_can_be_observed_as_images",
     "env.camera": "world/test_rendered_images.py::test_cameras_by_name_and_number",
     "env.frame_stack": "world/test_frame_stacks.py::test_stacks_equal_a_list_of_frames",
+    "env.wrappers": "run/test_conditions.py::test_wrappers_apply_in_their_order",
+    "eval.env": "run/test_conditions.py::test_the_first_set_alone_and_arguments_of_evaluations_are_the_same_evaluation",
     "eval.every_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "eval.max_steps": "run/test_run.py::test_an_environment_that_never_ends_is_cut_in_evaluation",
     "eval.seed": "run/test_going_on.py::test_all_seeds_and_runs_are_evaluated_on_the_same_starts",

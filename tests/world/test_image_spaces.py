@@ -159,7 +159,7 @@ def test_other_images_or_stacks_do_not_fit() -> None:
     gears, swapped = Sound(), Sound()
     gears.observation_space, swapped.observation_space = map(gym.spaces.MultiDiscrete, ([2, 3], [3, 2]))
     assert difference(outline(spec_of(gears)), outline(spec_of(swapped))) == (
-        "its observation was observation of (2, 3) choices [2], now observation of (3, 2) choices [2]"
+        "its observation was observation of (2, 3) choices [2] then, now observation of (3, 2) choices [2]"
     )
     sound = outline(spec_of(Sound()))
     assert "images" not in sound and "stack" not in sound, "as in older checkpoints"

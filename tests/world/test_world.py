@@ -262,7 +262,7 @@ def test_environment_by_id_module_id_and_callable() -> None:
         ("helpers:no_such_thing", "helpers has no no_such_thing"),
         ("helpers:CountingEnf", "did you mean CountingEnv"),
         ("dm:cartpole-swingdown", "did you mean dm:cartpole-swingup"),
-        ("helpers:length_of", "callable without arguments"),
+        ("helpers:length_of", "missing a required argument: 'episode'; give it with --env.args"),
     ],
 )
 def test_an_environment_that_cannot_be_found(env_id: str, words: str) -> None:
@@ -272,7 +272,8 @@ def test_an_environment_that_cannot_be_found(env_id: str, words: str) -> None:
 
 def test_a_callable_must_make_an_environment() -> None:
     with pytest.raises(UserError, match="returned Spec, not a gymnasium"):
-        InlineCollector(helpers.small_config(), env_factory(EnvConfig("helpers:make_spec")))
+        cfg = helpers.small_config(env={"id": "helpers:make_spec"})
+        InlineCollector(cfg, env_factory(cfg.env))
 
 
 def test_evaluation_uses_the_same_seeds_each_time_and_no_noise() -> None:

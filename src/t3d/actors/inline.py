@@ -21,7 +21,7 @@ from t3d.world.guard import EnvFactory
 class InlineCollector:
     """Collects in this process, one step of every environment at a time: deterministic."""
 
-    keeps_episodes = True
+    keeps_episodes = takes_turns = True
 
     def __init__(self, cfg: Config, make_env: EnvFactory) -> None:
         self.cfg = cfg

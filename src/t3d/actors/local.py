@@ -51,7 +51,7 @@ class ActorSlot(WorkerSlot):
 class LocalCollector:
     """Collects in actor processes: fast, and not deterministic."""
 
-    keeps_episodes = False
+    keeps_episodes = takes_turns = False
 
     def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, log: WorkerLog) -> None:
         self.cfg, self.worker_cfg, self.governor = cfg, for_workers(cfg, make_env), Governor(cfg)

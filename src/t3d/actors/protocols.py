@@ -87,6 +87,7 @@ class Collector(Protocol):
 
     spec: Spec
     keeps_episodes: bool  # whether restore goes on with the episodes that were in progress
+    takes_turns: bool  # whether it acts in poll alone, so that policies may be memory which updates change
 
     # Acts with this policy from now on; the learner has made so many updates.
     def publish(self, snapshot: PolicySnapshot, updates: int, /) -> None: ...

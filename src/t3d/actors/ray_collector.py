@@ -51,7 +51,7 @@ JOIN_SECONDS = 30.0  # after which the environments of an actor that does not ru
 class RayCollector:
     """Collects in actors on a Ray cluster: not deterministic."""
 
-    keeps_episodes = False
+    keeps_episodes = takes_turns = False
 
     def __init__(self, cfg: Config, make_env: EnvFactory, checkup: Checkup, connection: Connection) -> None:
         self.cfg, self.worker_cfg, self.governor = cfg, connection.for_actors(for_workers(cfg, make_env)), Governor(cfg)

@@ -156,7 +156,7 @@ def assemble(
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
     to_others = PipelinedPublisher if cfg.device == "cuda" and cfg.async_actors else DirectPublisher
-    is_shared = cfg.device == "cpu" and isinstance(parts.collector, InlineCollector)
+    is_shared = cfg.device == "cpu" and parts.collector.takes_turns
     publisher = (SharedPublisher if is_shared else to_others)(parts.learner, parts.memory, parts.collector)
     saver = Saver(parts, folder, loaded.checkpoint if loaded else None, surroundings)
     jobs = opened.enter_context(BackgroundJobs(cfg, folder.path, requests.stop))

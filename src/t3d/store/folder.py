@@ -204,7 +204,9 @@ class RunFolder:
         folder = self.path / kind
         try:
             refuse_link(folder.parent)
-            folder.mkdir(parents=True, exist_ok=True)
+            if folder.parent != self.path:
+                folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)  # a run folder that was removed is not made again
             save_policy(folder / member.name, snapshot, row, self.spec, about)
         except (OSError, Refused) as error:
             self._unwritten.append(f"the {kind} policy of {member.title} could not be written: {error_text(error)}")
