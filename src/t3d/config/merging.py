@@ -23,7 +23,7 @@ THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, i
     "eval.episodes": "n_eval_episodes",
     "eval.every_steps": "eval_freq",
     "noise.exploration_noise": "expl_noise",
-    "noise.kind noise.per_env": "noise",
+    "noise.kind": "noise",
     "noise.kind noise.exploration_noise": "action_noise",
     "quiet": "verbose",
     "random_steps": "learning_starts start_timesteps",
