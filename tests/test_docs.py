@@ -184,6 +184,7 @@ def test_what_a_tutorial_shows_works(
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(any_run, "runs/NAME")
     shutil.copytree(any_run, "runs/OTHER")
+    shutil.copytree(ROOT / "examples", "examples")
     Path("my_robot.py").write_text(MY_ROBOT, encoding="utf-8")
     names: dict[str, Any] = {}
     servers = Servers()
