@@ -1,4 +1,4 @@
-"""Plays an episode with a served policy, over a WebSocket."""
+"""Plays an episode with a policy that t3d serve serves, over a WebSocket: python serve_websocket.py 127.0.0.1:8701."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from websockets.sync.client import connect
 
-address = sys.argv[1]  # of t3d serve, e.g. 127.0.0.1:8701
+address = sys.argv[1]
 with urllib.request.urlopen(f"http://{address}/info") as response:
     info = json.load(response)
 env = gym.make(info["environment"]["id"])
