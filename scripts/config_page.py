@@ -17,7 +17,7 @@ from t3d.config.fields import known_settings
 INTRODUCTION = """\
 # Settings
 
-For whoever wants to change something about a run: every setting, its default and what it does. Made from
+For anyone who wants to change something about a run: every setting, its default and what it does. Made from
 [algorithm.py](../src/t3d/config/algorithm.py) and [settings.py](../src/t3d/config/settings.py) by
 `python scripts/config_page.py > docs/settings.md`.
 

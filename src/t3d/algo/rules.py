@@ -54,10 +54,10 @@ class Rule(NamedTuple):
     resting: Resting | None = None  # None: its actor cannot rest
 
 
-TD3 = Rule(
+TD3 = Rule(  # while its actor rests: steps 4 to 12 and 15
     td3_init,
     td3_update,
-    resting=Resting(False, lambda agent, of: polyak(agent.critic_target, agent.critic, of.tau)),  # steps 4 to 12, 15
+    resting=Resting(False, lambda agent, coefficients: polyak(agent.critic_target, agent.critic, coefficients.tau)),
 )
 PIXELS = Rule(  # TD3 for observations with images; the parameters of its actor include the encoder's
     pixels_init,

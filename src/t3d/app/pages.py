@@ -60,7 +60,7 @@ class ExplainArgs(RootFlag):
         tyro.conf.arg(metavar="overestimation|smoothing|delay", help_behavior_hint=""),
     ] = None
     """Single against twin critics, with and without target policy smoothing, or policy delay 1 against 2, on ENV
-    (default: Pendulum-v1, a few minutes)."""
+    (default: Pendulum-v1, about a minute)."""
 
 
 def explain(arguments: list[str]) -> int:

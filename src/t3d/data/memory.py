@@ -112,7 +112,7 @@ class Memory:
         if isinstance(self.replay, FrameReplay):
             self.replay.restore(state["frames"], added)
         self.replay.set_added(added)
-        self.carried = [to_count(count) for count in state.get("carried", self.carried)]  # likewise
+        self.carried = [to_count(count) for count in state.get("carried", self.carried)]  # not in older ones
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
         self._largest = [to_number(reward) for reward, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])

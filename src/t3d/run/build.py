@@ -52,7 +52,7 @@ class DirectPublisher:
         self._pass_on(self.learner.snapshot(self.learner.acting))
 
     def finish(self) -> None:
-        """Passes on a policy that is on its way; here none is."""
+        """Passes on a policy that is still being copied; here none is."""
 
     def _pass_on(self, snapshot: PolicySnapshot) -> None:
         self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)

@@ -96,7 +96,7 @@ class Diagnostics:
         }
 
     def _of_values(self, copy: AgentCopy) -> Metrics:
-        """What the critics predict, and what followed.
+        """Returns what the critics predict, and the returns that followed.
 
         A transition with the whole rest of its episode is a many-step one, so that the q of an update of it is the
         prediction, and its y the return. y is computed without rewards, which are added here: a rule may clip them.
@@ -113,12 +113,12 @@ class Diagnostics:
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
         trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
-        own = (batch.discount * (1 - batch.terminated)).cpu()  # what the critics' own value in a return counts for
-        p, r, o = (
+        weight = (batch.discount * (1 - batch.terminated)).cpu()  # of the critics' own value in a return
+        p, r, w = (
             torch.stack([values[:count].double().mean() for values, count in zip(table.detach(), rows, strict=True)])
-            for table in (predicted, returned, own)
+            for table in (predicted, returned, weight)
         )
-        error = (p - r) / (1 - o)  # of the critics: exact if it is constant
+        error = (p - r) / (1 - w)  # of the critics: exact if it is constant
         values: Metrics = {"q_predicted": p.tolist(), "q_return": r.tolist(), "q_bias": error.tolist(), "q_rows": rows}
         return {name: finite(each) for name, each in values.items()}  # None where there are no returns yet
 

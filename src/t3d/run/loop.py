@@ -75,7 +75,7 @@ class Trainer:
         parts, saver, record = self.parts, self.saver, self._record
         self.publisher.publish()
         while True:
-            for events in self._obey():
+            for events in self._follow_requests():
                 yield from record(events)
             saver.unsaved = True  # now, because a paused run may have been saved just before
 
@@ -115,8 +115,8 @@ class Trainer:
             self.saver.folder.write(event)
         return events
 
-    def _obey(self) -> Iterator[list[Event]]:
-        """Does what control.json asks, looking once a second, and yields what is to say."""
+    def _follow_requests(self) -> Iterator[list[Event]]:
+        """Does what control.json requests, read once a second, and yields the events of that."""
         step = self.counters.step
         yield self._job_notes()
         if time.monotonic() - self._checked_at < CHECK_SECONDS:
@@ -143,7 +143,7 @@ class Trainer:
         return [Note(step=self.counters.step, text=text) for text in self.jobs.news()]
 
     def _read_requests(self) -> list[Event]:
-        """Reads what this process is asked; while the file cannot be read the last requests hold, as is said once."""
+        """Reads the requests to this process; while the file cannot be read the last ones hold, which is noted once."""
         self._checked_at, before = time.monotonic(), self._request
         try:
             self._request = read_request(self.saver.folder.path, self._session)

@@ -80,8 +80,8 @@ class EpisodeRunner:
             self.record(action, result)
         if self.error is not None or not (result.terminated or result.truncated):
             return None
-        said = self.env_batch.guards[self.position].metrics.of_episode(result.info)
-        ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated, 0, *said)
+        metrics = self.env_batch.guards[self.position].metrics.of_episode(result.info)
+        ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated, 0, *metrics)
         self.fruitless = 0 if self.length else self.fruitless + 1
         try:
             if self.fruitless == MOST_FRUITLESS:

@@ -63,7 +63,7 @@ def _refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
 
 ENGINES: dict[str, Engine] = {
     "eager": Engine(("cpu", "cuda"), _eager),
-    "fused": Engine(("cpu",), lambda _, *of: InTurn(Fused(*of)), _refuses),
+    "fused": Engine(("cpu",), lambda _, *inputs: InTurn(Fused(*inputs)), _refuses),
     "capture": Engine(("cuda",), Capture, records=True),
 }
 FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("capture", "eager")}
