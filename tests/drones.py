@@ -137,4 +137,4 @@ def no_wrapper(env: Any) -> None:
     pass
 
 
-gym.register("TestedDrone-v0", entry_point=Drone)
+gym.register("TestedDrone-v0", entry_point=Drone)  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def evaluate(arguments: list[str]) -> int:
 def _metrics(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Returns what episodes said of themselves, each with its mean and the interval of that, of a rate Wilson's."""
     said = {}
-    for name, value in mean_metrics(episodes).items():
+    for name, value in mean_metrics([episode.metrics for episode in episodes]).items():
         values = np.array(values_of(name, episodes))
         is_rate = name == SUCCESS and bool(np.isin(values, (0, 1)).all())
         interval = rate_interval(values.sum(), len(values)) if is_rate else estimate(mean, [values]).interval
