@@ -279,7 +279,7 @@ class Config(Section):
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
                 f"for learning; lower it with --random-steps{or_else}"
             )
-        if self.replay.capacity < self.td3.batch_size:
+        if self.replay.capacity < self.td3.batch_size and self.replay.sampling != "uniform":  # which draws some twice
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
                 "raise capacity or lower the batch size"
