@@ -12,6 +12,6 @@ from t3d.errors import check_installed
 
 check_installed("t3d.sb3", ["stable_baselines3"], "sb3")
 
-from t3d.sb3.model import TD3
+from t3d.sb3.model import TD3  # noqa: E402 (imports stable_baselines3)
 
 __all__ = ["TD3"]

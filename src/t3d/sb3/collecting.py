@@ -16,13 +16,13 @@ from t3d.actors.governor import Governor
 from t3d.actors.inline import NoEvaluator
 from t3d.actors.protocols import Collected, Evaluated
 from t3d.config import Config
+from t3d.config.metrics import SUCCESS
 from t3d.errors import UserError
 from t3d.policy.acting import MemberPolicy, PolicySnapshot, Scaling
 from t3d.policy.observations import flatten_batch, number
 from t3d.policy.spec import Floats, Spec
 from t3d.tensors import send
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, Batch, EpisodeResult, Evaluation, Rollout, State, rows_of
-from t3d.config.metrics import SUCCESS
 
 
 class VecEnvCollector:
@@ -45,7 +45,11 @@ class VecEnvCollector:
     def begin_episodes(self, envs: int) -> None:
         """Notes that the environments, of which there may be another number, were reset."""
         newest = int(self.episodes.max()) + 1
-        self.episodes, self.lengths, self.totals_of_episodes = np.full(envs, newest), np.zeros(envs, int), np.zeros(envs)
+        self.episodes, self.lengths, self.totals_of_episodes = (
+            np.full(envs, newest),
+            np.zeros(envs, int),
+            np.zeros(envs),
+        )
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
@@ -71,10 +75,10 @@ class VecEnvCollector:
         self.origins.append(np.column_stack([envs, self.episodes, self.lengths, endings]).astype(np.int32))
         self.lengths += 1
         self.totals_of_episodes += r
-        for env in np.flatnonzero(dones):
+        for env in np.flatnonzero(dones).tolist():
             success = infos[env].get("is_success")
             metrics = {} if success is None else {SUCCESS: float(success)}
-            about = int(env), int(self.episodes[env]), float(self.totals_of_episodes[env]), int(self.lengths[env])
+            about = env, int(self.episodes[env]), float(self.totals_of_episodes[env]), int(self.lengths[env])
             self.ended.append(EpisodeResult(*about, bool(terminated[env]), metrics=metrics))
             self.episodes[env] += 1
             self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
@@ -126,7 +130,7 @@ class Wanted(Governor):
 
 
 class Statistics:
-    """A VecNormalize's statistics as they are when transitions arrive, in the place of our normaliser and reward scaler.
+    """A VecNormalize's statistics as they are when transitions arrive, instead of our normaliser and reward scaler.
 
     They are tensors, which CUDA graphs read.
     """
@@ -234,7 +238,7 @@ class Listener(BaseCallback):
         for each in evaluating(callback):
             if not isinstance(each._log_success_callback, Heard):
                 each._log_success_callback = Heard(each._log_success_callback)  # type: ignore[method-assign]
-            self.heard.append(each._log_success_callback)  # type: ignore[arg-type]
+            self.heard.append(each._log_success_callback)
 
     def _on_step(self) -> bool:
         for heard in self.heard:

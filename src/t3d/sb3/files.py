@@ -1,4 +1,4 @@
-"""What a model saves: a zip with JSON and safetensors, in which nothing is code; and reading Stable-Baselines3's zips."""
+"""What a model saves: JSON and safetensors in a zip, in which nothing is code; and reading Stable-Baselines3's zips."""
 
 from __future__ import annotations
 
@@ -127,18 +127,18 @@ def their_model(archive: zipfile.ZipFile) -> State:
     return {**found, "spaces": lambda: (spaces.Box(-np.inf, np.inf, (size,)), actions(fields, actor[-1]))}
 
 
-def actions(fields: dict[str, Any], size: int) -> spaces.Box:
+def actions(fields: dict[str, Any], size: int) -> Any:
     """Reads the bounds of actions from their description, which is text."""
-    bounds = []
-    for name in ("low", "high"):
-        text = str(to_fields(fields["action_space"]).get(name, ""))
-        bounds.append(np.array([float(word) for word in text.strip("[]").split()], np.float32))
-    if any(bound.shape != (size,) for bound in bounds):
+    described = to_fields(fields["action_space"])
+    texts = [str(described.get(name, "")).strip("[]").split() for name in ("low", "high")]
+    low, high = (np.array([*map(float, words)], np.float32) for words in texts)
+    if not low.shape == high.shape == (size,):
         raise UserError("the bounds of its actions are only pickled in it: give the environment, load(path, env=...)")
-    return spaces.Box(*bounds, dtype=np.float32)
+    return spaces.Box(low, high)
 
 
 def space_to_state(space: Any) -> State:
+    """A space as plain values and arrays."""
     kind = type(space).__name__
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "of": {name: space_to_state(each) for name, each in space.spaces.items()}}
@@ -154,6 +154,7 @@ def space_to_state(space: Any) -> State:
 
 
 def space_of(state: State) -> Any:
+    """The inverse of space_to_state."""
     kinds: dict[str, Callable[[], Any]] = {
         "Dict": lambda: spaces.Dict({name: space_of(each) for name, each in to_fields(state["of"]).items()}),
         "Box": lambda: spaces.Box(state["low"], state["high"], dtype=np.dtype(state["dtype"]).type),
@@ -182,8 +183,10 @@ def noise_of(state: State) -> Any:
 
 
 def kwargs_to_state(policy_kwargs: dict[str, Any]) -> State:
+    """The arguments of a policy, with its classes by their names."""
     return {name: value.__name__ if name in CLASSES else value for name, value in policy_kwargs.items()}
 
 
 def kwargs_of(state: State) -> dict[str, Any]:
+    """The inverse of kwargs_to_state; no class is imported by a name."""
     return {name: CLASSES[name][value] if name in CLASSES else value for name, value in state.items()}

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 import stable_baselines3
-import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.utils import check_for_correct_spaces, update_learning_rate
 
@@ -70,6 +69,7 @@ class TD3(stable_baselines3.TD3):
         else:
             self.policy = self.policy_class(space, self.action_space, self.lr_schedule, **self.policy_kwargs)
         self.policy = self.policy.to(self.device)
+        self.policy.set_training_mode = lambda mode: None  # nothing in it depends on that, and setting it takes a while
         self._collector, self._evaluations = VecEnvCollector(spec, self.n_envs), CallbackEvaluations()
         self._run = SteppedRun(cfg, self._collector, self._evaluations, self._env_name())
         self._closed = weakref.finalize(self, self._run.close)
@@ -123,7 +123,9 @@ class TD3(stable_baselines3.TD3):
         return super()._init_callback(callback, progress_bar)
 
     def _report_evaluation(self, episodes: list[EpisodeResult]) -> None:
-        step = self._memory.collected(0) + sum(map(len, self._collector.rows)) + self.n_envs  # this one is not there yet
+        step = (
+            self._memory.collected(0) + sum(map(len, self._collector.rows)) + self.n_envs
+        )  # this one is not there yet
         self._evaluations.ready.append(Evaluation(step, 0, self._run.parts.snapshot(), episodes))
 
     def learn(self, *args: Any, **kwargs: Any) -> TD3:
@@ -212,7 +214,9 @@ class TD3(stable_baselines3.TD3):
             "train_freq": [self.train_freq.frequency, self.train_freq.unit.value],  # type: ignore[union-attr]
             "policy": next(name for name, kind in settings.POLICIES.items() if kind is self.policy_class),
             "policy_kwargs": files.kwargs_to_state(self.policy_kwargs),
-            "spaces": {name: files.space_to_state(getattr(self, name)) for name in ("observation_space", "action_space")},
+            "spaces": {
+                name: files.space_to_state(getattr(self, name)) for name in ("observation_space", "action_space")
+            },
             "noise": files.noise_to_state(self.action_noise),
             "learner": self._learner.state(),
         }
@@ -222,7 +226,7 @@ class TD3(stable_baselines3.TD3):
         files.write(path, state)
 
     @classmethod
-    def load(  # type: ignore[override]
+    def load(
         cls,
         path: Any,
         env: Any = None,
@@ -313,8 +317,8 @@ class TD3(stable_baselines3.TD3):
         return model
 
     def save_replay_buffer(self, path: Any) -> None:
-        assert isinstance(self.replay_buffer, ReplayView)
-        files.put(path, safetensors.numpy.save(self.replay_buffer.contents()), ".safetensors")
+        contents = ReplayView(self, self._memory, self._collector).contents()
+        files.put(path, safetensors.numpy.save(contents), ".safetensors")
 
     def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
         self.replay_buffer = ReplayView(self, self._memory, self._collector)
@@ -323,6 +327,6 @@ class TD3(stable_baselines3.TD3):
             self.replay_buffer.fill(arrays["rows"], arrays["origins"])
         except CORRUPT_ERRORS as error:
             raise UserError(
-                f"{path} holds no replay that can be read ({type(error).__name__}: {error}); one that Stable-Baselines3 "
-                "has pickled is loaded there, and its rows are added here with replay_buffer.add"
+                f"{path} holds no replay that can be read ({type(error).__name__}: {error}); load what "
+                "Stable-Baselines3 has pickled there, and add its rows here with replay_buffer.add"
             ) from error

@@ -20,7 +20,7 @@ ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "t
 
 
 class ReplayView(NStepReplayBuffer):
-    """Reads, samples and adds to our replay. Its arrays are copies (rows, environments, ...), as far as it is filled."""
+    """Reads, samples and adds to our replay. Its arrays are copies (rows, environments, ...) of what is filled."""
 
     def __init__(self, model: Any, memory: Memory, collector: VecEnvCollector) -> None:
         self.observation_space, self.action_space = model.observation_space, model.action_space
@@ -66,7 +66,7 @@ class ReplayView(NStepReplayBuffer):
         columns["timeouts"] = (ending == TRUNCATED).astype(np.float32).reshape(-1, self.n_envs)
         return columns
 
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:  # type: ignore[override]
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Takes a step of every environment, or rows of the user's own, which have no neighbours and are no steps."""
         if self.collector.is_acting:
             self.collector.add(obs, next_obs, action, np.ravel(reward), np.ravel(done), infos)
@@ -105,5 +105,6 @@ class ReplayView(NStepReplayBuffer):
         first, stop = self.memory.replay.kept(0)
         index = torch.from_numpy(np.random.randint(stop - first, size=(1, batch_size)))  # noqa: NPY002 (as theirs)
         s, a, r, terminated, s2 = (part[0].cpu().numpy() for part in self.memory.replay.gather(index.to(self.device)))
-        s, s2, r = self._normalize_obs(s, env), self._normalize_obs(s2, env), self._normalize_reward(r, env)
-        return ReplayBufferSamples(*map(self.to_torch, (s, a, s2, terminated[:, None], r[:, None])))
+        seen: list[Any] = [self._normalize_obs(each, env) for each in (s, s2)]
+        r = self._normalize_reward(r, env)
+        return ReplayBufferSamples(*map(self.to_torch, (seen[0], a, seen[1], terminated[:, None], r[:, None])))

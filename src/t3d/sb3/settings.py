@@ -32,10 +32,12 @@ class UnknownSpace(UserError, AssertionError):
 
 
 def only_theirs(what: str) -> UserError:
+    """Says who can do what this cannot."""
     return UserError(f"{what} is for stable_baselines3.TD3 alone; import that one for this script")
 
 
 def spec_for(observation_space: Any, action_space: Any) -> Spec:
+    """What an environment with these spaces observes and does."""
     if isinstance(observation_space, spaces.Dict) and not observation_space.spaces:
         raise UnknownSpace("the observation space is empty")
     try:
@@ -47,7 +49,10 @@ def spec_for(observation_space: Any, action_space: Any) -> Spec:
 def networks_of(policy_kwargs: dict[str, Any], spec: Spec) -> dict[str, Any]:
     """The settings of networks and their optimiser, as fields of TD3Config; raises for what is theirs alone."""
     given = dict(policy_kwargs)
-    extractor, features = given.pop("features_extractor_class", None), given.pop("features_extractor_kwargs", None) or {}
+    extractor, features = (
+        given.pop("features_extractor_class", None),
+        given.pop("features_extractor_kwargs", None) or {},
+    )
     if extractor not in (None, *EXTRACTORS.values()):
         raise only_theirs(f"features_extractor_class={extractor.__name__}")
     given.pop("share_features_extractor", None)  # ours share it always
