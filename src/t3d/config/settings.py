@@ -282,7 +282,8 @@ class Config(Section):
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
                 f"for learning; lower it with --random-steps{or_else}"
             )
-        if self.replay.capacity < (batch_size := self.settings_of().batch_size):
+        batch_size = self.settings_of().batch_size
+        if self.replay.capacity < batch_size and self.replay.sampling != "uniform":  # which draws some rows twice
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than {self.section}.batch_size={batch_size}; "
                 "raise capacity or lower the batch size"
