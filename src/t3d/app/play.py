@@ -181,7 +181,7 @@ def open_policy(args: PolicyFlags, console: Console) -> tuple[Run, Member, Saved
     folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
     own_env = run.env(args.env)
     own_env = own_env if args.env is None else replace(own_env, id="")  # one that the user has named may be anywhere
-    needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
+    needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.actor_network or TD3Config.actor_network))
     find_again(own_names(needed), remembered_files(folder), folder)
     policy = run.load(file) if file is not None else None
     if policy is not None:

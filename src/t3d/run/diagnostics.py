@@ -12,7 +12,7 @@ from torch import Tensor
 from t3d import measure
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
-from t3d.config import TD3Config
+from t3d.config import RuleConfig
 from t3d.events import Diagnosed, Event, finite
 from t3d.measure import NO_RETURNS, gradient, networks, norms
 from t3d.run.parts import Parts
@@ -29,7 +29,7 @@ class Diagnostics:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._rows = min(ROWS_OF_IMAGES, parts.cfg.td3.batch_size) if parts.learner.spec.images else ROWS
+        self._rows = min(ROWS_OF_IMAGES, parts.learner.cfg.batch_size) if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
         self.acted_seconds, self.last_at = 0.0, time.monotonic()  # of acting since the last events, and their time
 
@@ -142,7 +142,7 @@ class AgentCopy:
         """Returns the trace of an update without noise with a batch of as many rows as it was made for."""
         return self.update(batch, self._no_noise, self._cfg)
 
-    def update(self, batch: Batch, draws: Any, cfg: TD3Config) -> Any:
+    def update(self, batch: Batch, draws: Any, cfg: RuleConfig) -> Any:
         """Copies the agent, then updates the copy; returns the trace."""
         learner = self.learner
         for (_, mine), (_, theirs) in zip(named_tensors(self.agent), named_tensors(learner.agent), strict=True):

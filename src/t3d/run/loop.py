@@ -165,7 +165,7 @@ class Trainer:
             reports = self.counters.log_due and due >= learner.updates_to_full_trace
             count = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[self.cfg.device])
             with self.surroundings.for_updates(self.cfg.threads, builds=reports):
-                with self.saver.changing():
+                with self.saver:
                     trace = learner.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
@@ -194,6 +194,8 @@ class Trainer:
         """Reports evaluations that are ready; a member's best policy is written as soon as it is known."""
         parts, events = self.parts, list[Event]()
         evaluations, notes, diverged = parts.evaluator.poll(wait=self._evaluation_is_due())
+        if not (evaluations or notes or diverged):  # as in most steps
+            return events
         for evaluation in evaluations:
             is_best = parts.best.offer(evaluation)
             if is_best:
@@ -213,7 +215,7 @@ class Trainer:
 
     def _collect(self) -> list[Event]:
         parts, before = self.parts, self.counters.step
-        with self.saver.changing():
+        with self.saver:
             started = time.monotonic()
             collected = parts.collector.poll()
             self.reporter.diagnostics.acted_seconds += time.monotonic() - started

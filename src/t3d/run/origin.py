@@ -115,7 +115,7 @@ def open_origin(cfg: Config) -> Origin:
 def _of_policy(cfg: Config, path: Path) -> Origin:
     if given := [name for name in ("start_replay", "start_seed") if getattr(cfg, name)]:
         raise UserError(f"{path} is one policy, and {given[0]} is for runs and checkpoints; leave it out")
-    policy = read_policy(path, own_network(cfg.td3.actor_network))
+    policy = read_policy(path, own_network(cfg.actor_network))
     (_, network, actor, scaling), about, statistics = policy.snapshot, policy.about, {}
     known = {"network": network.name, "hidden": network.sizes[1:-1], "activation": network.activation}
     known = {f"td3.actor_{name}": value for name, value in known.items()}

@@ -149,7 +149,7 @@ class Parts:
             "pid": os.getpid(),
             "host": platform.node(),
             "engine_reason": self.engine_reason,
-            "parameters": self.learner.rule.parameters(spec, cfg.td3),
+            "parameters": self.learner.rule.parameters(spec, self.learner.cfg),
             "replay_bytes": bytes_needed(spec, cfg),
             "environment": self.environment,
             "origin": self.origin,
