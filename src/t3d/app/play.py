@@ -97,7 +97,7 @@ def evaluate(arguments: list[str]) -> int:
 def _metrics(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Returns the metrics of episodes with their means and intervals; those of rates are Wilson's."""
     metrics = {}
-    for name, value in mean_metrics(episodes).items():
+    for name, value in mean_metrics([episode.metrics for episode in episodes]).items():
         values = np.array(values_of(name, episodes))
         is_rate = name == SUCCESS and bool(np.isin(values, (0, 1)).all())
         interval = rate_interval(values.sum(), len(values)) if is_rate else estimate(mean, [values]).interval

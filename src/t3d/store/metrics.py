@@ -68,12 +68,18 @@ class Metric(NamedTuple):
         return self._replace(entry=".".join(filter(None, [self.entry, name])))
 
     def is_named(self, name: str) -> bool:
-        """Whether a name means this metric, or all entries of its field."""
-        return parse_metric(name) in (self, self._replace(entry=""))
+        """Whether a name means this metric, in this or any evaluation set, or all entries of its field."""
+        named = parse_metric(name)
+        in_a_set = bool(named.entry) and self == named.in_set(self.entry.removeprefix(f"{named.entry}."))
+        return in_a_set or named in (self, self._replace(entry=""))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether each episode is either 0 or 1, so that a mean is a rate."""
+        return self.field == "terminated" or (self.field == OF_EPISODES and self.entry.partition(".")[0] == SUCCESS)
 
 
 MEAN_RETURN, STD_RETURN = Metric(Eval, "mean_return"), Metric(Eval, "std_return")
-SHARES = Metric(EpisodeEnd, "terminated"), Metric(EpisodeEnd, OF_EPISODES, SUCCESS)  # 0 or 1 for each episode
 
 
 class Series(NamedTuple):

@@ -31,17 +31,26 @@ def call_with(make: Callable[..., Any], name: str, args: Mapping[str, Any], keyw
     """Calls the user's own factory with its arguments, and with those of the keywords that it accepts."""
     if args:
         refuse_unknown(args, make, name)
-    return make(**{**accepted(make, keywords), **args})
+    try:
+        return make(**{**accepted(make, keywords), **args})
+    except TypeError as error:
+        for arg in args:  # a function may pass on what it does not know
+            if f"unexpected keyword argument '{arg}'" in str(error):
+                raise UserError(f"{_unknown(arg, _parameters(make)[0], name)} ({error})") from error
+        raise
 
 
 def refuse_unknown(args: Iterable[str], make: Callable[..., Any], name: str, also: Iterable[str] = ()) -> None:
     """Refuses an argument that is no parameter; `also` are those that something around it takes."""
     accepts, passed_on = _parameters(make)
-    known = [parameter for parameter in accepts if parameter != "render_mode"]
     for arg in args if passed_on is not None else ():
         if arg not in {*accepts, *(passed_on or ()), *also}:
-            takes = ", ".join(known) or "no arguments"
-            raise UserError(f"{name} takes {takes}, and {arg} is none of them{did_you_mean(arg, known)}")
+            raise UserError(_unknown(arg, accepts, name))
+
+
+def _unknown(arg: str, parameters: Iterable[str], name: str) -> str:
+    known = [parameter for parameter in parameters if parameter != "render_mode"]
+    return f"{name} takes {', '.join(known) or 'no arguments'}, and {arg} is none of them{did_you_mean(arg, known)}"
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[list[str], list[str] | None]:

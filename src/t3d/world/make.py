@@ -153,7 +153,8 @@ def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
     except TypeError as error:
         if not args:
             raise
-        creator: Any = load_env_creator(gym.registry[name].entry_point)  # type: ignore[arg-type]
+        point: Any = gym.registry[name].entry_point
+        creator: Any = point if callable(point) else load_env_creator(point)
         refuse_unknown(args, creator, name, inspect.signature(gym.make).parameters)
         raise UserError(f"{name} cannot be made with the arguments {', '.join(args)}: {error}") from error
     except (gym.error.DependencyNotInstalled, ImportError) as error:
