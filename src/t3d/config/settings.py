@@ -17,7 +17,7 @@ from t3d.modules import is_own
 
 MOST_ACTORS = 1024  # processes; chosen
 POLICY_FILE = ".safetensors"  # how the name of one ends
-CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/many-seeds.md
+CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/lab/learning.md
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
