@@ -10,7 +10,7 @@ from t3d.algo.networks import Actor
 from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, polyak, td3_draws, td3_init, td3_parameters, td3_update
 from t3d.config import Config, TD3Config
-from t3d.config.sweeps import ENV_ARGS, refuse_field, swept
+from t3d.config.sweeps import refuse_field, swept
 from t3d.modules import named_or_own
 from t3d.policy.spec import Spec
 
@@ -78,7 +78,7 @@ def rule_of(name: str, spec: Spec | None = None) -> Rule:
 
 def coefficients_of_members(cfg: Config, rule: Rule) -> Any:
     """Returns the numbers that the rule's updates read; those that differ between members are tensors (M,)."""
-    plain, fields = rule.coefficients(cfg.td3), [name for name in swept(cfg.members) if not name.startswith(ENV_ARGS)]
+    plain, fields = rule.coefficients(cfg.td3), [name for name in swept(cfg.members) if name.startswith("td3.")]
     if not fields:
         return plain
     for field in fields:

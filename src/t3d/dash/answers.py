@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -125,11 +124,10 @@ def run_steps(library: Library, request: Request) -> dict[str, Any]:
     with columns.lock:
         run, query = Run(columns.path, columns.cfg, {member: [] for member in columns.members}), request.query_params
         member = run.member(query["member"]) if "member" in query else columns.members[0]
-        event, cfg = columns.newest_update(member), columns.cfg
+        event, cfg = columns.newest_update(member), columns.cfg.of(member)
     values = {} if event is None else {str(name): value for name, value in event.values.items()}
-    td3 = cfg.td3_of(member)
-    settings = flat(cfg) | {f"td3.{name}": value for name, value in asdict(td3).items()}
-    texts = fifteen_texts(cfg, td3, images=_observes_images(columns, member)) if cfg.rule == "td3" else []
+    settings = flat(cfg)
+    texts = fifteen_texts(cfg, cfg.td3, images=_observes_images(columns, member)) if cfg.rule == "td3" else []
     return {
         "member": member.name,
         "updates": event and event.updates,

@@ -32,8 +32,8 @@ class OneUpdate(NamedTuple):
     """
 
     title: str  # of the run
-    cfg: Config
-    td3: TD3Config  # the member's own
+    cfg: Config  # this and the next are the member's own
+    td3: TD3Config
     member: Member
     spec: Spec
     step: int  # of the checkpoint
@@ -83,7 +83,7 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, name: str | None) -> OneUpd
     first, stop = memory.replay.kept(index)
     return OneUpdate(
         title=readable(run.path.name),
-        cfg=cfg,
+        cfg=cfg.of(member),
         td3=cfg.td3_of(member),
         member=member,
         spec=spec,

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
@@ -101,10 +101,16 @@ class Scalars:
         rewards = [episode.total_reward for episode in recent]
         if rewards := [reward for reward in rewards if reward is not None]:  # None: it was not finite
             values["rollout/ep_rew_mean"] = fmean(rewards)
-        for metric in dict.fromkeys(metric for episode in recent for metric in episode.metrics):
-            known = [value for episode in recent if (value := episode.metrics.get(metric)) is not None]
+        numbers = [{**episode.metrics, **_numbers_in(episode.args)} for episode in recent]
+        for metric in dict.fromkeys(metric for each in numbers for metric in each):
+            known = [value for each in numbers if (value := each.get(metric)) is not None]
             values |= {f"rollout/{RATES.get(metric, metric)}": fmean(known)} if known else {}
         return Point(name, event.step, event.time, values)
+
+
+def _numbers_in(args: Mapping[str, Any]) -> dict[str, float]:
+    """Returns those of an episode's arguments that can be drawn."""
+    return {f"args.{name}": value for name, value in args.items() if type(value) in (int, float)}
 
 
 def _values(event: Event) -> dict[str, float]:
