@@ -102,6 +102,7 @@ class Actor:
                 snapshot = unpacked_policy(policy)
                 self.version, self.updates = order.version, snapshot.updates
                 self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
+                self._use(merge(Config(), policy["config"]) if "config" in policy else self.cfg)
             self._own(order)
             self._act(order.claims, blocks, time.monotonic() + order_seconds(self.cfg))
         except Exception as error:
@@ -121,6 +122,11 @@ class Actor:
         for unit in [*self.units]:
             self.units.pop(unit).env_batch.close()
         return True
+
+    def _use(self, cfg: Config) -> None:
+        self.cfg = cfg
+        for member_actor in self.units.values():
+            member_actor.use(cfg)
 
     def _own(self, order: Order) -> None:
         """Closes environments that have moved elsewhere, even if they have come back since, and opens new ones."""

@@ -185,8 +185,8 @@ def parse(arguments: list[str]) -> TrainArgs:
         envs.append(args.cfg.env.id)
     if len(envs) > 1:
         raise UserError(f"train takes one environment, but {' and '.join(envs)} were given")
-    env = {name: {**getattr(base.env, name), **getattr(args.cfg.env, name)} for name in ("args", "schedule")}
-    env |= {"id": envs[0] if envs else base.env.id}
+    env: Any = {name: {**getattr(base.env, name), **getattr(args.cfg.env, name)} for name in ("args", "schedule")}
+    env["id"] = envs[0] if envs else base.env.id
     evaluation = {name: {**getattr(base.eval, name), **getattr(args.cfg.eval, name)} for name in ("args", "sets")}
     cfg = merge(args.cfg, {"env": env, "eval": evaluation})
     return dataclasses.replace(args, cfg=cfg)

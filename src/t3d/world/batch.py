@@ -76,7 +76,7 @@ class VectorEnvBatch:
     def __init__(
         self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig, beat: Callable[[], object] = int
     ) -> None:
-        self.env, self.count, self.spec = env, env.num_envs, spec_of(env, cfg)
+        self.env, self.count, self.spec, self.args = env, env.num_envs, spec_of(env, cfg), cfg.args
         names = [f"environment {index} of {where}" for index in range(self.count)]
         self.guards = [EnvGuard(self.spec, name, index, cfg, beat) for index, name in enumerate(names)]
         for position, guard in enumerate(self.guards):
@@ -84,7 +84,8 @@ class VectorEnvBatch:
         self.started = False
 
     def reset(self, position: int, seed: int, episode: int, args: Mapping[str, Any] | None = None) -> NDArray[Any]:
-        """Starts an episode; its arguments are those that the environments were made with."""
+        if args not in (None, self.args):
+            raise UserError("the arguments of a VectorEnv stay as they are; start a new run with others")
 
         def reset_one(seed: int | None) -> tuple[Any, dict[str, Any]]:
             mask = np.full(self.count, not self.started)  # the first reset of a VectorEnv must reset all environments

@@ -157,8 +157,8 @@ class SavedEpisode(NamedTuple):
         """Reads the saved episode; after a failure the next one, because the same actions would fail again."""
         if state.get("failed"):
             return cls(to_count(state["episode"]) + 1, 0, None, state["actions"][:0])
-        args, counts = fields_in(state["args"]) if "args" in state else None, ("episode", "length", "trace")
-        return cls(*(to_count(state[name]) for name in counts), state["actions"], args)
+        episode, length, trace = (to_count(state[name]) for name in ("episode", "length", "trace"))
+        return cls(episode, length, trace, state["actions"], fields_in(state["args"]) if "args" in state else None)
 
 
 class MemberActor:
