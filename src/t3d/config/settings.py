@@ -263,6 +263,7 @@ class Config(Section):
         object.__setattr__(self, "sweep", tuple(normal))
         known = known_settings(type(self))
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
+        can_be_swept.sort(key=lambda name: not name.startswith("td3."))
         for name in self._sweeps:
             if name.startswith(ENV_ARGS):  # its parameters are known when the environment is imported
                 if (argument := name.removeprefix(ENV_ARGS)) in self.env.schedule:

@@ -63,8 +63,8 @@ def refuse_field(field: str, can: Iterable[str]) -> None:
     """Refuses to sweep a setting that is not among those that can be swept."""
     if field not in can:
         raise UserError(
-            f"{field} cannot be swept; these can: {', '.join(can)} and {ENV_ARGS}NAME, and of others train a run for "
-            "each value and compare them with t3d compare"
+            f"{field} cannot be swept; these can: {', '.join(can)} and {ENV_ARGS}NAME; train a run for each of its "
+            "values instead, and compare them with t3d compare"
         )
 
 

@@ -93,7 +93,7 @@ class EpisodeRunner:
             return None
         said = self.env_batch.guards[self.position].metrics.of_episode(result.info)
         so_far = self.total_reward, self.length, result.terminated, 0
-        drawn = {name: self.args[name] for name in self.env.schedule}
+        drawn = {name: self.args[name] for name in sorted(self.env.schedule)}
         ended = EpisodeResult(self.index, self.episode, *so_far, *said, drawn)
         self.fruitless = 0 if self.length else self.fruitless + 1
         try:
@@ -123,7 +123,7 @@ class EpisodeRunner:
             "length": self.length,
             "trace": self.trace,
             "bad_values": int(self.counters.bad_values[self.index]),
-            "args": json.dumps(own),  # a text, because an argument may have any name and be of any kind
+            "args": json.dumps(own, sort_keys=True),  # a text, because an argument may have any name and be of any kind
             "fruitless": self.fruitless,
             "failed": "" if self.error is None else str(self.error),
             "actions": np.array(self.actions, np.float32).reshape(-1, self.env_batch.spec.action_size),
