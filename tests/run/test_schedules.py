@@ -70,7 +70,7 @@ def test_draws_have_their_distribution_and_are_their_seeds_alone() -> None:
         assert values.min() >= 0 and values.max() <= 1
         gap = np.abs(np.sort(values) - (np.arange(3000) + 0.5) / 3000).max()
         assert gap < 1.63 / np.sqrt(3000), "Kolmogorov and Smirnov's test at 1 %"
-    assert abs(np.corrcoef(*uniform)[0, 1]) < 0.06
+    assert 12 * abs(np.mean((uniform[0] - 0.5) * (uniform[1] - 0.5))) < 0.06
     counts = [sum(each["goal"] == goal for each in drawn) for goal in ("door", "window", "roof")]
     assert min(counts) > 900, "of 1,000 each; the deviation is 26"
     assert drawn[:50] == [episode_args(cfg, 3, 0, episode, step=9**9) for episode in range(50)]
@@ -252,7 +252,17 @@ OF_ENVIRONMENTS = {
 def test_a_mistake_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], env_id: str, words: str, said: str
 ) -> None:
-    flags = ["--env.args", "wind=0.0"] if env_id.endswith("Growing") else []
+    _refused(tmp_path, capsys, env_id, words, said)
+
+
+@pytest.mark.parametrize(("env_id", "words"), [("drones:Drone", "wnd=0..1@100"), ("drones:Growing", "wind=0.0..2@100")])
+def test_so_it_is_with_actors(tmp_path: Path, capsys: pytest.CaptureFixture[str], env_id: str, words: str) -> None:
+    said = MISTAKES[words] if words in MISTAKES else OF_ENVIRONMENTS[env_id]
+    _refused(tmp_path, capsys, env_id, words, said, "--actors", "local:1")
+
+
+def _refused(tmp_path: Path, capsys: Any, env_id: str, words: str, said: str, *more: str) -> None:
+    flags = [*more, "--env.args", "wind=0.0"] if env_id.endswith("Growing") else [*more]
     flags += ["--env.num-envs", "2"] if env_id.endswith("side_by_side") else []
     root = ["--total-steps", "600", "--random-steps", "300", "--run.root", str(tmp_path / "runs")]
     assert main(["train", env_id, "--env.schedule", *words.split(), *flags, *root]) == 2
