@@ -338,3 +338,17 @@ def test_it_acts_by_other_settings_from_the_next_episodes_on(kind: str) -> None:
     assert winds == sorted(winds) and winds[-1] == 2.0, "once changed, they stay"
     last = np.concatenate([rollout.a for rollout in after])[-1000:]
     assert np.abs(last).max() == 0, "a policy of zeros without noise"
+
+
+def test_a_restored_collector_goes_on_in_the_schedules_of_arguments(kind: str) -> None:
+    cfg = small(kind, random_steps=0, env={"id": TELLING, "schedule": {"wind": "0..1@300"}}, seeds=[3])
+    with COLLECTORS[kind](cfg) as collector:
+        collected(collector, 150, members=1)
+        state = collector.state()
+    taken = state["seed-3"]["taken"]
+    with COLLECTORS[kind](cfg) as collector:
+        assert collector.restore(state, threading.Event()) == []
+        rest = collected(collector, 300 - taken, members=1)
+    winds = [episode.args["wind"] for rollout in rest for episode in rollout.episodes]
+    assert len(winds) >= 5 and winds == sorted(winds)
+    assert winds[0] >= (taken - 20) / 300 - 1e-9, "an episode has 20 steps"

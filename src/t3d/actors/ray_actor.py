@@ -140,6 +140,8 @@ class Actor:
                 indices = [index for _, index in unit]
                 counters.episodes[indices], counters.bad_values[indices] = zip(*order.counters[unit], strict=True)
                 self.units[unit] = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
+                others = max(order.claims.values(), default=(0, 0))  # who are about as far as a member without a claim
+                self.units[unit].taken, _ = order.claims.get(unit[0][0], others)
                 self.units[unit].begin()
 
     def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, list[Rollout]], until: float) -> None:

@@ -216,10 +216,8 @@ class RayCollector:
         if self._policy_ref is None:  # once for all orders
             assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
             packed = packed_policy(self._policy, self.connection.network_there(self._policy.architecture.name))
-            self._policy_ref, arrays = (
-                ray.put({**packed, **self._news}),
-                [self._policy.flat, *(self._policy.scaling or ())],
-            )
+            self._policy_ref = ray.put({**packed, **self._news})
+            arrays = [self._policy.flat, *(self._policy.scaling or ())]
             self._totals.traffic = np.add(self._totals.traffic, [0, 0, 1, sum(array.nbytes for array in arrays)])
         slot.ask("act", order, tuple(order), self._policy_ref)
         return True

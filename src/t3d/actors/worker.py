@@ -72,6 +72,7 @@ class Actor:
             indices = [index for owner, index in envs if owner == member]
             counters = EpisodeCounters(self.shared_state.episodes[member], self.shared_state.bad_values[member])
             opened.append(MemberActor(self.cfg, member, self.make_env, indices, counters, self.heartbeat.beat))
+            opened[-1].taken = int(self.shared_state.taken[member].sum())
         self.member_actors += opened
         self.version = 0  # new members may have no policy here yet
         return opened
