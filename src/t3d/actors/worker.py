@@ -57,10 +57,8 @@ class Actor:
                 self.heartbeat.wait(self.worker_wakeup, LONGEST_WAIT)
             if not acted or number % ROUNDS_BETWEEN_MESSAGES == 0:
                 for message in self.parent.receive():
-                    if "config" in message:
-                        self._use(merge(Config(), message["config"]))
-                    else:
-                        self._take_over(message["envs"])
+                    obey = self._use if "config" in message else self._take_over
+                    obey(**message)
 
     def close(self) -> None:
         for member_actor in self.member_actors:
@@ -77,10 +75,10 @@ class Actor:
         self.version = 0  # new members may have no policy here yet
         return opened
 
-    def _use(self, cfg: Config) -> None:
-        self.cfg = cfg
+    def _use(self, config: dict[str, Any]) -> None:
+        self.cfg = merge(Config(), config)
         for member_actor in self.member_actors:
-            member_actor.use(cfg)
+            member_actor.use(self.cfg)
 
     def _take_over(self, envs: list[list[int]]) -> None:
         """Takes over another actor's environments; opening them may take as long as at the start."""

@@ -103,13 +103,10 @@ def _range(text: str) -> list[float]:
 
 
 def _numbers(*words: str) -> list[float]:
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError:
-        numbers = [math.nan]
-    if not all(map(math.isfinite, numbers)):
+    values = [value_of(word) for word in words]
+    if not all(type(value) in (int, float) for value in values):
         raise ValueError(f"needs finite numbers; write {FORM}")
-    return numbers
+    return list(map(float, values))
 
 
 def _between(low: float, high: float, share: float) -> float:

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
@@ -77,7 +77,8 @@ class Scalars:
         if name in self._ended and self._ended[name].step != event.step:
             yield self._rollout(name)
         if isinstance(event, EpisodeEnd):
-            self._episodes[name].append(event)
+            args = {f"args.{key}": value for key, value in event.args.items() if type(value) in (int, float)}
+            self._episodes[name].append(dataclasses.replace(event, metrics={**event.metrics, **args}))
             self._counts[name] = self._counts.get(name, 0) + 1
             self._ended[name] = event
             return
@@ -101,16 +102,10 @@ class Scalars:
         rewards = [episode.total_reward for episode in recent]
         if rewards := [reward for reward in rewards if reward is not None]:  # None: it was not finite
             values["rollout/ep_rew_mean"] = fmean(rewards)
-        numbers = [{**episode.metrics, **_numbers_in(episode.args)} for episode in recent]
-        for metric in dict.fromkeys(metric for each in numbers for metric in each):
-            known = [value for each in numbers if (value := each.get(metric)) is not None]
+        for metric in dict.fromkeys(metric for episode in recent for metric in episode.metrics):
+            known = [value for episode in recent if (value := episode.metrics.get(metric)) is not None]
             values |= {f"rollout/{RATES.get(metric, metric)}": fmean(known)} if known else {}
         return Point(name, event.step, event.time, values)
-
-
-def _numbers_in(args: Mapping[str, Any]) -> dict[str, float]:
-    """Returns those of an episode's arguments that can be drawn."""
-    return {f"args.{name}": value for name, value in args.items() if type(value) in (int, float)}
 
 
 def _values(event: Event) -> dict[str, float]:

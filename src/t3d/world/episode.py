@@ -69,10 +69,6 @@ class EpisodeRunner:
         self.observation = self.env_batch.reset(self.position, seed, self.episode, self.args)
         self.trace = zlib.crc32(self.observation.tobytes())  # of everything the environment returned in this episode
 
-    def has_begun(self, saved: SavedEpisode) -> bool:
-        """Whether a new environment is in the episode that was saved, the first one, already."""
-        return self.episode == saved.episode and self.args == {**self.args, **(saved.args or {})}
-
     def begin_after_failure(self, episode: int, taken: int) -> None:
         for further in range(MOST_FAILURES):
             try:
@@ -306,8 +302,10 @@ class MemberActor:
             for runner, state, start in zip(self.runners, saved, starts, strict=True):
                 if t == start and state.trace is None:
                     runner.begin_after_failure(state.episode, self.taken)
-                elif t == start and not (t == 0 and runner.has_begun(state)):
-                    runner.begin(state.episode, self.taken, state.args)
+                elif t == start:
+                    args = {**runner.args, **(state.args or {})}
+                    if t > 0 or (runner.episode, runner.args) != (state.episode, args):
+                        runner.begin(state.episode, self.taken, state.args)
             if t == longest:
                 break
             if stop.is_set():
