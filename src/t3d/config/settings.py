@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from t3d.config.algorithm import ReplayConfig, TD3Config
+from t3d.config.algorithm import ReplayConfig, RuleConfig, TD3Config
 from t3d.config.fields import About, Section, known_settings, setting
 from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
 from t3d.config.schedules import Schedule, parse_schedules
@@ -218,7 +218,7 @@ class Config(Section):
         0, between=(0, 4096), resume="ignored", left_to_machine=True, learning=False, in_heading=True
     )
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
-    rule: str = setting("td3", resume="moved", must_fit=True)
+    algo: str = setting("td3", resume="moved", must_fit=True)
     """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
     engine: Literal["auto", "eager", "fused", "capture"] = setting(
         "auto", resume="ignored", left_to_machine=True, learning=False, in_heading=True
@@ -238,6 +238,8 @@ class Config(Section):
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
+    own: dict[str, Any] = field(default_factory=dict)
+    """Settings of a rule of your own, as its file declares them: docs/beyond-the-defaults.md."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -265,14 +267,15 @@ class Config(Section):
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
         can_be_swept.sort(key=lambda name: not name.startswith("td3."))
         for name in self._sweeps:
-            if name.startswith(ENV_ARGS):  # its parameters are known when the environment is imported
-                if (argument := name.removeprefix(ENV_ARGS)) in self.env.schedule:
-                    raise UserError(f"{argument} is swept and in env.schedule; leave it out of one of them")
+            if name.startswith(ENV_ARGS) and (argument := name.removeprefix(ENV_ARGS)) in self.env.schedule:
+                raise UserError(f"{argument} is swept and in env.schedule; leave it out of one of them")
+            of_own_rule = name.startswith(RuleConfig.prefix) and is_own(self.algo)
+            if name.startswith(ENV_ARGS) or of_own_rule:  # known when the environment or the rule is imported
                 continue
             if name not in known:
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
-            if not is_own(self.rule) or not name.startswith("td3."):  # which of these an own rule reads is known later
+            if not is_own(self.algo) or not name.startswith("td3."):  # which of these an own rule reads is known later
                 refuse_field(name, can_be_swept)
                 other = known[name].get("no_effect_without")
                 if other is not None and 0 in self._sweeps.get(f"td3.{other}", (getattr(self.td3, other),)):
@@ -282,7 +285,7 @@ class Config(Section):
                     )
         for values in by_values(self.members):  # raises if they are too many
             member = Member(0, tuple(pair for pair in values if pair[0] in can_be_swept))
-            for of_member in (self.td3_of, self.noise_of, self.replay_of):
+            for of_member in (self.settings_of, self.noise_of, self.replay_of):
                 of_member(member)  # raises if it is out of range
         if not {*self._sweeps.get("scale_rewards", ())} <= {0, 1}:
             raise UserError("scale_rewards is on or off; sweep it as scale_rewards=0,1")
@@ -294,14 +297,13 @@ class Config(Section):
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
                 f"for learning; lower it with --random-steps{or_else}"
             )
-        if self.replay.capacity < self.td3.batch_size:
+        if self.replay.capacity < (batch_size := self.settings_of().batch_size):
             raise UserError(
-                f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
+                f"replay.capacity={self.replay.capacity} is smaller than {self.section}.batch_size={batch_size}; "
                 "raise capacity or lower the batch size"
             )
-        if self.replay.sampling == "lap" and (
-            self.td3.critic_loss != "huber" or any(map(self.scales_rewards, self.members))
-        ):
+        has_huber = getattr(self.settings_of(), "critic_loss", "huber") == "huber"
+        if self.replay.sampling == "lap" and not (has_huber and not any(map(self.scales_rewards, self.members))):
             raise UserError(
                 "replay.sampling=lap makes up for what td3.critic_loss=huber leaves out, and treats errors below 1 "
                 "alike; use it with --td3.critic-loss huber and without --scale-rewards, or use proportional"
@@ -333,8 +335,20 @@ class Config(Section):
     def member_names(self) -> list[str]:
         return [member.name for member in self.members]
 
-    def td3_of(self, member: Member) -> TD3Config:
-        return _with_values(self.td3, member)
+    @property
+    def section(self) -> str:
+        """Where the settings of the algorithm are; a rule of the user's own without settings of its own reads td3."""
+        return "own" if self.own else "td3"
+
+    def settings_of(self, member: Member | None = None, kind: type[RuleConfig] = RuleConfig) -> Any:
+        """The settings of the algorithm, or of a member of a sweep; without `kind`, the user's own class, of its own
+        settings those that every algorithm has.
+        """
+        settings: Any = getattr(self, self.section)
+        if self.section == "own":
+            names = {known.name for known in fields(kind)}
+            settings = kind(**{name: value for name, value in self.own.items() if name in names})
+        return settings if member is None else _with_values(settings, member)
 
     def noise_of(self, member: Member) -> NoiseConfig:
         return _with_values(self.noise, member)
@@ -342,14 +356,25 @@ class Config(Section):
     def replay_of(self, member: Member) -> ReplayConfig:
         return _with_values(self.replay, member)
 
-    def of(self, member: Member) -> Config:
-        """The settings of a member, as a run of its own has them."""
-        own = {"td3": self.td3_of(member), "noise": self.noise_of(member), "replay": self.replay_of(member)}
-        scales, seeds = self.scales_rewards(member), (member.seed,)
-        return replace(self, seeds=seeds, sweep=(), env=self.env_of(member), scale_rewards=scales, **own)  # type: ignore[arg-type]
-
     def scales_rewards(self, member: Member) -> bool:
         return bool(dict(member.values).get("scale_rewards", self.scale_rewards))
+
+    def of(self, member: Member) -> Config:
+        """The settings of a member, as a run of its own has them."""
+        learned: Any = self.own | _in_section(member, "own.") if self.own else self.settings_of(member)
+        whole: dict[str, Any] = {self.section: learned, "seeds": (member.seed,), "sweep": ()}
+        whole |= {"env": self.env_of(member), "noise": self.noise_of(member), "replay": self.replay_of(member)}
+        return replace(self, scale_rewards=self.scales_rewards(member), **whole)
+
+    @property
+    def networks(self) -> dict[str, str]:
+        """The kinds of networks that the algorithm lets settings choose, by the names of these settings."""
+        values = self.own if self.section == "own" else vars(getattr(self, self.section))
+        return {name: str(values[name]) for name in ("actor_network", "critic_network") if name in values}
+
+    @property
+    def actor_network(self) -> str:
+        return self.networks.get("actor_network", "")
 
     def env_of(self, member: Member) -> EnvConfig:
         """Where a member acts; an argument that is swept in whole numbers is an integer."""
@@ -386,7 +411,7 @@ class Config(Section):
 
     @property
     def rule_title(self) -> str:
-        return Path(self.rule).name if is_own(self.rule) else self.rule.upper()
+        return Path(self.algo).name if is_own(self.algo) else self.algo.upper()
 
     @property
     def actors_kind(self) -> str:
@@ -414,7 +439,7 @@ def _with_values(section: SectionType, member: Member) -> SectionType:
     """Returns a section with the values of a member among its settings, in the types that these have."""
     own: dict[str, Any] = {}
     for name, value in _in_section(member, section.prefix).items():
-        if "." not in name:
+        if hasattr(section, name):  # of a rule's own settings only some are known here
             own[name] = int(value) if type(getattr(section, name)) is int and value % 1 == 0 else value
     return replace(section, **own) if own else section
 

@@ -126,8 +126,8 @@ def run_steps(library: Library, request: Request) -> dict[str, Any]:
         member = run.member(query["member"]) if "member" in query else columns.members[0]
         event, cfg = columns.newest_update(member), columns.cfg.of(member)
     values = {} if event is None else {str(name): value for name, value in event.values.items()}
-    settings = flat(cfg)
-    texts = fifteen_texts(cfg, cfg.td3, images=_observes_images(columns, member)) if cfg.rule == "td3" else []
+    settings, own = flat(cfg), cfg.settings_of()
+    texts = fifteen_texts(cfg, own, images=_observes_images(columns, member)) if cfg.algo == "td3" else []
     return {
         "member": member.name,
         "updates": event and event.updates,
