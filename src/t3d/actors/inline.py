@@ -54,6 +54,10 @@ class InlineCollector:
         diverged = [(actor.member, actor.error.what) for actor in acting if isinstance(actor.error, Diverged)]
         return Collected(rollouts, [], diverged)
 
+    def use(self, cfg: Config) -> None:
+        for member_actor in self.member_actors:
+            member_actor.use(cfg)
+
     def stop(self, member: int) -> None:
         self._stopped.add(member)
 

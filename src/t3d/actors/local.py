@@ -17,7 +17,7 @@ from t3d.actors.inbox import Inbox
 from t3d.actors.protocols import ActingTotals, Collected
 from t3d.actors.shared_memory import RANDOM, Ring, SharedState, Torn, Wakeup
 from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, starting
-from t3d.config import Config
+from t3d.config import Config, merge, to_dict
 from t3d.errors import UserError
 from t3d.policy.acting import PolicySnapshot
 from t3d.types import State, row_sizes
@@ -83,6 +83,12 @@ class LocalCollector:
             self._totals.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
         self._receive_all()
         return self.inbox.take()
+
+    def use(self, cfg: Config) -> None:
+        self.worker_cfg = merge(self.worker_cfg, {"noise": to_dict(cfg)["noise"]})  # whose environment has another id
+        for slot in self.slots:
+            if slot.worker is not None:
+                slot.worker.send(config=to_dict(self.worker_cfg))
 
     def stop(self, member: int) -> None:
         self.shared_state.stopped[member] = 1

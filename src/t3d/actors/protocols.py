@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from t3d.config import Config
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.policy.spec import Spec
@@ -94,6 +95,7 @@ class Collector(Protocol):
     # What has happened, each thing once, after waiting for it a moment; never beyond total_steps. An error that ends
     # acting is raised by the call after the one that returned everything before it.
     def poll(self) -> Collected: ...
+    def use(self, cfg: Config, /) -> None: ...  # acts by these settings from now on
     def stop(self, member: int, /) -> None: ...  # it acts no more; some of its transitions may still come
     def supervise(self) -> None: ...  # looks after what acts, if the loop has not polled for a while
     def totals(self) -> ActingTotals | None: ...  # None if acting and learning take turns

@@ -92,6 +92,9 @@ class RayCollector:
         self._acted_with = []
         return self.inbox.take()
 
+    def use(self, cfg: Config) -> None:
+        """Actors on other machines keep their settings: live_settings refuses to change these."""
+
     def stop(self, member: int) -> None:
         self.inbox.stopped.add(member)
 

@@ -57,7 +57,10 @@ class Actor:
                 self.heartbeat.wait(self.worker_wakeup, LONGEST_WAIT)
             if not acted or number % ROUNDS_BETWEEN_MESSAGES == 0:
                 for message in self.parent.receive():
-                    self._take_over(message["envs"])
+                    if "config" in message:
+                        self._use(merge(Config(), message["config"]))
+                    else:
+                        self._take_over(message["envs"])
 
     def close(self) -> None:
         for member_actor in self.member_actors:
@@ -72,6 +75,11 @@ class Actor:
         self.member_actors += opened
         self.version = 0  # new members may have no policy here yet
         return opened
+
+    def _use(self, cfg: Config) -> None:
+        self.cfg = cfg
+        for member_actor in self.member_actors:
+            member_actor.use(cfg)
 
     def _take_over(self, envs: list[list[int]]) -> None:
         """Takes over another actor's environments; opening them may take as long as at the start."""

@@ -69,6 +69,11 @@ class Learner:
         """Batch and draws of the newest update of run, valid until the next one."""
         return self.engine.inputs
 
+    def change(self, cfg: TD3Config, coefficients: Any) -> None:
+        """Changes the numbers that updates read; call prepare before the next one."""
+        self.cfg, self.coefficients = cfg, coefficients
+        self.engine = self._engine_kind.create(self.rule, self.agent, cfg, coefficients)
+
     def prepare(self) -> None:
         """Lets the engine compile and record what run will do; nothing is learned by it."""
         if not self._engine_kind.records:

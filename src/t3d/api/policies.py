@@ -156,7 +156,9 @@ class Found(NamedTuple):
             versions=versions(),
         )
 
-    def record(self, out: Path | None, episodes: int | None = None, steps: int | None = None) -> tuple[Path, float]:
+    def record(
+        self, out: str | Path | None, episodes: int | None = None, steps: int | None = None
+    ) -> tuple[Path, float]:
         """Records a video and returns its path and the mean return; without limits one episode."""
         episodes = episodes if episodes is not None else steps if steps is not None else 1
         steps = STEPS_PER_EPISODE * episodes if steps is None else steps
@@ -166,20 +168,19 @@ class Found(NamedTuple):
         from t3d.insight import video  # noqa: PLC0415 (only after the graphics are chosen)
 
         policy, default = self.policy, (self.run.path if self.run.path.is_dir() else Path()) / "video.mp4"
-        target = followed(out) if out else default
+        target = followed(Path(out)) if out else default
         mean_return = video.record(policy, self.env, target, seed=self.member.seed, episodes=episodes, steps=steps)
         if out is None:
             describe_video(self.run.path, self.member.name, policy.about["step"])
-        return out or default, mean_return
+        return Path(out or default), mean_return
 
 
 def export(
-    run: Run, kind: Literal["onnx", "c"], out: Path | None, member: Member | None = None, which: Which = "best"
+    run: Run, kind: Literal["onnx", "c"], out: str | Path | None, member: Member | None = None, which: Which = "best"
 ) -> Exported:
     """Writes a policy as one file; without a member, the one that did best as far as the folder says."""
     refuse_own_network(run.cfg.td3.actor_network)
-    out = out or run.path / f"policy.{kind}"
-    refuse_place(out)
+    refuse_place(out := Path(out or run.path / f"policy.{kind}"))
     member = member or recorded_best(run)
     policy = run.policy(member, which)
     training = {  # what the file says about the run

@@ -59,6 +59,11 @@ def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
     ]
 
 
+def return_chart(run: DrawnRun) -> Html | None:
+    """Returns the first chart, the returns of evaluations; None: there are none yet."""
+    return _chart(json.loads(PANELS.read_bytes())[0], [[run]], [])
+
+
 def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:
     """Splits a panel, because several runs have a line each; metrics with several entries would have too many."""
     named = {metric: label for metric, label in panel["metrics"].items() if label and "bars" not in panel}

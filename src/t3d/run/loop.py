@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from t3d.actors.governor import Governor, passed
 from t3d.alarms.watch import watch_over
 from t3d.errors import as_sentence
-from t3d.events import Continued, End, Event, Note, Paused, Session
+from t3d.events import Continued, End, Event, Note, Paused, Session, SettingsChanged
 from t3d.files import Refused
 from t3d.run.build import Training
 from t3d.run.reporter import eval_event
@@ -45,6 +45,7 @@ class Trainer:
         except BaseException as error:
             if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
                 reason, text = "failed", as_sentence(error)
+            self._write(self._take_told())  # the caller may leave right after it
             if isinstance(error, BadValue):
                 fault = error.fault._replace(text=str(error), number=1)
                 saver.folder.write(self.reporter.bad_value(fault, error.member))
@@ -105,10 +106,29 @@ class Trainer:
             parts.raise_if_all_diverged()
         yield from record(self.reporter.acting(summary=True))
 
-    def _record(self, events: list[Event]) -> list[Event]:
+    def _record(self, events: list[Event]) -> Iterable[Event]:
+        """Records and yields events, and then what the caller has told the run meanwhile."""
+        return self._recorded(events) if events else events
+
+    def _recorded(self, events: list[Event]) -> Iterator[Event]:
+        while events:
+            yield from self._write(events)
+            events = self._take_told()
+
+    def _take_told(self) -> list[Event]:
+        """Does what the caller has told the run between two events."""
+        events: list[Event] = []
+        while self.requests.told:
+            kind, about = self.requests.told.popleft()
+            events.append(kind(step=self.counters.step, **about))
+            if kind is SettingsChanged:
+                with self.surroundings.for_updates(self.cfg.threads, builds=True):
+                    self.parts.change(about["values"])
+                    self.parts.learner.prepare()
+        return events
+
+    def _write(self, events: list[Event]) -> list[Event]:
         """Writes events to the run folder with the alarms that they set off, and returns all of them."""
-        if not events:
-            return events
         notes = [Note(step=self.counters.step, text=text) for text in self.surroundings.restore()]
         events = self.watch.with_alarms([*events, *notes])
         for event in events:

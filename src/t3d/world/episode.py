@@ -156,7 +156,7 @@ class MemberActor:
         beat: Callable[[], object] = int,
     ) -> None:
         """Opens the environments with these indices, whose episodes continue after those in the counters."""
-        self.cfg, self.member, who = cfg, member, cfg.members[member]
+        self.member, who = member, cfg.members[member]
         self.seed, self.name, self.title = who.seed, who.name, who.title
         self.taken = 0  # the member's transitions so far
         self.error: Exception | None = None  # why an environment failed; there is no further step
@@ -165,6 +165,11 @@ class MemberActor:
         self.runners = [
             EpisodeRunner(cfg, who, index, self.env_batch, position, counters) for position, index in enumerate(indices)
         ]
+        self.use(cfg)
+
+    def use(self, cfg: Config) -> None:
+        """Acts by these settings from now on."""
+        self.cfg, self.noise = cfg, cfg.noise
 
     @property
     def counts(self) -> list[tuple[int, int]]:
@@ -217,7 +222,7 @@ class MemberActor:
         acting = runners[still_random:]
         if not acting:
             return rounded(np.array([random_action(runner.warm_up, spec) for runner in runners]), spec)
-        actions, scale = policy(s[still_random:]), scale_at(self.taken, self.cfg.noise)
+        actions, scale = policy(s[still_random:]), scale_at(self.taken, self.noise)
         for number, runner in enumerate(acting):
             actions[number] += np.float32(scale * runner.scale) * runner.noise()
         np.minimum(np.maximum(actions, -1, out=actions), 1, out=actions)
