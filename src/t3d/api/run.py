@@ -112,10 +112,8 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What a notebook shows; nothing twice in the cell that has just trained it."""
-        has_begun = self._path is not None or self._live is None or self._live.path is not None
-        return {"text/plain": repr(self)} | (
-            {"text/html": page_of(self.path)} if has_begun and not shows_already(self) else {}
-        )
+        bundle = {"text/plain": repr(self)}
+        return bundle if self._folder is None or shows_already(self) else bundle | {"text/html": page_of(self._folder)}
 
     # training
 
