@@ -15,7 +15,7 @@ from t3d.config.metrics import SUCCESS
 from t3d.config.settings import with_args
 from t3d.errors import UserError
 from t3d.files import followed, readable
-from t3d.insight.best_member import fresh_episodes, known_choice, play, play_choice, save_played
+from t3d.insight.best_member import factory_of, fresh_episodes, known_choice, play, play_choice, save_played
 from t3d.insight.statistics import Interval, estimate, mean, rate_interval
 from t3d.insight.wording import metric_text, number_text
 from t3d.modules import find_again
@@ -28,7 +28,8 @@ from t3d.store.log import newest_session, remembered_files
 from t3d.store.reader import Run, open_run
 from t3d.types import EpisodeResult, mean_metrics, sample_std, values_of
 from t3d.world.fingerprint import fingerprint, least_differences
-from t3d.world.make import env_factory, own_names
+from t3d.world.guard import EnvFactory
+from t3d.world.make import own_names
 from t3d.world.simulators import choose_graphics
 
 Which = Literal["best", "last"]
@@ -72,6 +73,7 @@ class PolicySource:
     which: Which = "best"
     env: str | None = None  # None: the one in which the best policies were chosen
     args: Mapping[str, Any] = field(default_factory=dict)  # on top of those that the environment has
+    make_env: EnvFactory | None = None  # of a run whose environment was made in Python
 
     def find(self) -> Found:
         """Opens the run, and compares the environment with the one trained on."""
@@ -80,7 +82,7 @@ class PolicySource:
         file = next(files, None)
         if file is not None and self.seed is not None:
             raise UserError(f"{self.name} is a policy file, which holds one policy: it takes no --seed")
-        run = open_run(self.name, self.root) if file is None else _run_of(file)
+        run = (open_run(self.name, self.root) if file is None else _run_of(file))._replace(make_env=self.make_env)
         folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
         own_env = run.env(self.env)
         own_env = (
@@ -95,7 +97,9 @@ class PolicySource:
         else:
             member = run.best_member() if self.seed is None else run.member(self.seed)
         env = run.env(self.env, member, self.args)
-        return Found(self, run, member, env, policy, _differences(newest_session(folder) or {}, env))
+        return Found(
+            self, run, member, env, policy, _differences(newest_session(folder) or {}, env, factory_of(run, env))
+        )
 
 
 class Found(NamedTuple):
@@ -169,7 +173,8 @@ class Found(NamedTuple):
 
         policy, default = self.policy, (self.run.path if self.run.path.is_dir() else Path()) / "video.mp4"
         target = followed(Path(out)) if out else default
-        mean_return = video.record(policy, self.env, target, seed=self.member.seed, episodes=episodes, steps=steps)
+        how: Any = {"seed": self.member.seed, "episodes": episodes, "steps": steps}
+        mean_return = video.record(policy, self.env, target, make_env=factory_of(self.run, self.env), **how)
         if out is None:
             describe_video(self.run.path, self.member.name, policy.about["step"])
         return Path(out or default), mean_return
@@ -225,9 +230,9 @@ def _run_of(file: Path) -> Run:
     return Run(file, merge(Config(), {"env": env}), {})
 
 
-def _differences(session: dict[str, Any], env: EnvConfig) -> list[str]:
+def _differences(session: dict[str, Any], env: EnvConfig, make_env: EnvFactory) -> list[str]:
     """Says how an environment differs from the one trained on, as far as the session that trained knows that."""
-    make_env, then, stored, now = env_factory(env), session.get("environment"), session.get("versions"), versions()
+    then, stored, now = session.get("environment"), session.get("versions"), versions()
     known = stored if isinstance(stored, dict) else {}
     changed = [
         f"{name} {known[name]!s:.40} -> {now.get(name, 'none')}"

@@ -28,6 +28,7 @@ from t3d.store import reader
 from t3d.store.columns import read_metric
 from t3d.store.control import add_request
 from t3d.store.log import newest_session, read_events
+from t3d.store.metrics import KINDS
 from t3d.store.summary import ALIVE, Summary, peek, read_summaries, read_summary, selected
 from t3d.world.guard import EnvFactory
 from t3d.world.simulators import choose_graphics
@@ -84,8 +85,10 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
     saves itself, and another loop continues it. What it has reported, its policies and pictures can be had at any time.
     """
 
-    def __init__(self, path: Path | None = None, live: LiveRun | None = None) -> None:
-        self._path, self._live = path, live
+    def __init__(
+        self, path: Path | None = None, live: LiveRun | None = None, make_env: EnvFactory | None = None
+    ) -> None:
+        self._path, self._live, self._make_env = path, live, make_env
 
     @property
     def path(self) -> Path:
@@ -165,7 +168,7 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         if self._live is None:
             from t3d.run.live import resume  # noqa: PLC0415 (imports torch)
 
-            self._live = resume(self.path)
+            self._live = resume(self.path, make_env=self._make_env)
         return self._live
 
     # what it has reported
@@ -197,10 +200,11 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         return Column(steps, values)
 
     def frame(self) -> DataFrame:
-        """Returns metrics.csv as a table of pandas."""
+        """Returns everything that has numbers as a table of pandas: a row for each event, a column for each metric."""
         import pandas as pd  # noqa: PLC0415 (not a dependency)
 
-        return pd.read_csv(self.path / "metrics.csv")
+        events = read_events(self.path, KINDS)
+        return pd.DataFrame([{"event": each.event, **vars(each), **getattr(each, "metrics", {})} for each in events])
 
     def plot(self, metric: str = RETURN, **how: Unpack[Curve]) -> Figure:
         """Draws a learning curve, as t3d plot does; how: seed, x="time", smooth."""
@@ -258,6 +262,7 @@ def train(
     seeds: Iterable[int] | None = None,
     env_args: Mapping[str, Any] | None = None,
     name: str | None = None,
+    start_from: Run | str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     make_env: EnvFactory | None = None,
     stop: threading.Event | None = None,
@@ -265,23 +270,28 @@ def train(
 ) -> Run:
     """Returns a new run on an environment: its id, what makes it, a Config, or a table of settings.
 
-    settings are by their names on the command line, e.g. {"td3.gamma": 0.98}. Setting stop ends the run with a
-    checkpoint; setting save asks for one.
+    settings are by their names on the command line, e.g. {"td3.gamma": 0.98}. With start_from it goes on learning from
+    what another run has learned. Setting stop ends the run with a checkpoint; setting save asks for one.
     """
     if not isinstance(env, Config | Mapping | str):
         make_env = partial(env, **env_args or {})
         env, env_args = {}, None
-    values = {"total_steps": total_steps, "seeds": None if seeds is None else tuple(seeds), "env.args": env_args}
-    changes = {key: value for key, value in {**values, "run.name": name}.items() if value is not None}
+    values: dict[str, Any] = {
+        "total_steps": total_steps,
+        "seeds": None if seeds is None else tuple(seeds),
+        "env.args": env_args,
+    }
+    values |= {"run.name": name, "start_from": start_from and _word(start_from)}
+    changes = {key: value for key, value in values.items() if value is not None}
     if twice := changes.keys() & (settings or {}).keys():
         raise UserError(f"{', '.join(sorted(twice))} is among the settings and an argument; give it once")
     cfg = merge_named(as_config(env, preset), {**changes, **(settings or {})})
     from t3d.run import live  # noqa: PLC0415 (imports torch)
 
-    return Run(live=live.train(cfg, stop=stop, save=save, make_env=make_env))
+    return Run(None, live.train(cfg, stop=stop, save=save, make_env=make_env), make_env)
 
 
-def resume(path: str | Path, **changes: Any) -> Run:
+def resume(path: str | Path, make_env: EnvFactory | None = None, **changes: Any) -> Run:
     """Returns the run in a folder, which continues from its newest checkpoint; the arguments are those of t3d resume.
 
     So total_steps=N trains it for longer. If cfg is given, the folder may be anything that a kill left behind: without
@@ -289,12 +299,12 @@ def resume(path: str | Path, **changes: Any) -> Run:
     """
     from t3d.run import live  # noqa: PLC0415 (imports torch)
 
-    return Run(Path(path).absolute(), live.resume(path, **changes))
+    return Run(Path(path).absolute(), live.resume(path, make_env=make_env, **changes), make_env)
 
 
-def open_run(path: str | Path, root: str | Path = "runs") -> Run:
-    """Returns the run at a path, or of a name under root; nothing is trained until it is asked to."""
-    return Run(reader.locate(path, Path(root)))
+def open_run(path: str | Path, root: str | Path = "runs", make_env: EnvFactory | None = None) -> Run:
+    """Returns the run at a path, or of a name under root; make_env is for one whose environment was made in Python."""
+    return Run(reader.locate(path, Path(root)).absolute(), None, make_env)
 
 
 def runs(root: str | Path = "runs", search: str = "", sort: str = "time") -> list[Summary]:
@@ -351,7 +361,7 @@ def report(*named: Run | str | Path, out: str | Path | None = None, root: str | 
 
 def _found(run: Run | str | Path, source: Source) -> Found:
     wanted: Any = {"args" if name == "env_args" else name: value for name, value in source.items() if value is not None}
-    return PolicySource(_word(run), **wanted).find().best()
+    return PolicySource(_word(run), make_env=run._make_env if isinstance(run, Run) else None, **wanted).find().best()
 
 
 def _word(run: Run | str | Path) -> str:

@@ -21,7 +21,7 @@ def own_numbers(values: Mapping[str, Any]) -> dict[str, float]:
         if not NAME.fullmatch(name):
             raise UserError(f"{name!r:.80} is no name of a number: use a letter, then letters, digits and _")
         try:
-            is_finite = math.isfinite(float(value))
+            is_finite = not isinstance(value, str) and math.isfinite(float(value))
         except (TypeError, ValueError, OverflowError):
             is_finite = False
         if not is_finite:

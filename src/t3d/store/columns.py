@@ -14,7 +14,19 @@ import numpy as np
 
 from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
-from t3d.events import NEW_TASK, ActorEvent, Alarm, BadValueFound, Eval, Event, Logged, Note, SeedStopped, TraceSummary
+from t3d.events import (
+    NEW_TASK,
+    ActorEvent,
+    Alarm,
+    BadValueFound,
+    Eval,
+    Event,
+    Logged,
+    Note,
+    SeedStopped,
+    SettingsChanged,
+    TraceSummary,
+)
 from t3d.files import CORRUPT_ERRORS, Refused, error_text
 from t3d.store import log
 from t3d.store.metrics import (
@@ -30,7 +42,7 @@ from t3d.store.metrics import (
 )
 from t3d.store.tables import NEEDED, WHOLE, Table
 
-MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped)
+MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped, SettingsChanged)
 BEST = Metric(Eval, "best")
 MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
