@@ -184,6 +184,7 @@ def test_what_a_tutorial_shows_works(
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(any_run, "runs/NAME")
     shutil.copytree(any_run, "runs/OTHER")
+    shutil.copytree(ROOT / "examples", "examples")
     Path("my_robot.py").write_text(MY_ROBOT, encoding="utf-8")
     names: dict[str, Any] = {}
     servers = Servers()
@@ -198,7 +199,7 @@ def test_what_a_tutorial_shows_works(
             for command in block.commands:
                 servers.start(command) if command[0] == "serve" else run_small(command, capfd)
             for program in block.programs:
-                subprocess.run([sys.executable, *program], check=True, timeout=120)
+                subprocess.run([sys.executable, *map(servers.at_their_ports, program)], check=True, timeout=120)
     finally:
         servers.stop()
         for module in tmp_path.glob("*.py"):

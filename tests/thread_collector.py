@@ -92,6 +92,10 @@ class ThreadCollector:
             faults=[fault for one in blocks for fault in one.faults],
         )
 
+    def use(self, cfg: Config) -> None:
+        for member_actor in self.member_actors:
+            member_actor.use(cfg)
+
     def stop(self, member: int) -> None:
         with self.changed:
             self.stopped.add(member)

@@ -54,10 +54,10 @@ class EpisodeResult(NamedTuple):
     unusable: Mapping[str, str] = {}  # metrics that it lacks, and why
 
 
-def mean_metrics(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Averages each metric over the episodes that have it."""
-    names = dict.fromkeys(name for episode in episodes for name in episode.metrics)
-    return {name: float(np.mean(values_of(name, episodes))) for name in names}
+def mean_metrics(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Averages each metric over the episodes, or evaluations, that have it."""
+    names = dict.fromkeys(name for metrics in each for name in metrics)
+    return {name: float(np.mean([metrics[name] for metrics in each if name in metrics])) for name in names}
 
 
 def values_of(name: str, episodes: Sequence[EpisodeResult]) -> list[float]:
@@ -194,7 +194,7 @@ class Evaluation(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, float]:
-        return mean_metrics(self.episodes)
+        return mean_metrics([episode.metrics for episode in self.episodes])
 
 
 class ActorNews(NamedTuple):

@@ -99,6 +99,16 @@ def test_mistakes_are_one_sentence_each_before_there_is_a_folder(
         ("HalfCheetahBulletEnv-v0", "foo", "HalfCheetahBulletEnv-v0 takes no arguments, and foo is none of them"),
         ("drones:make_drone", "winds", "drones:make_drone takes wind, and winds is none of them, did you mean wind?"),
         ("drones:Gusty", "gust", "drones:Gusty takes wind, and gust is none of them"),
+        (
+            "drones:pass_on",
+            "winds",
+            "drones:pass_on takes no arguments, and winds is none of them (Drone.__init__() got",
+        ),
+        (
+            "drones:TestedDrone-v0",
+            "winds",
+            "TestedDrone-v0 takes wind, gains, goal, and winds is none of them, did you",
+        ),
     ],
 )
 def test_whatever_makes_an_environment_is_asked_for_its_parameters(

@@ -12,7 +12,7 @@ from t3d.algo.engines import ENGINES
 from t3d.algo.engines.capture import Staged
 from t3d.algo.networks import Actor, named_tensors
 from t3d.algo.rules import TD3, PeriodicOperation, Rule
-from t3d.config import TD3Config
+from t3d.config import RuleConfig
 from t3d.files import to_count
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
@@ -27,7 +27,7 @@ class Learner:
     def __init__(
         self,
         spec: Spec,
-        cfg: TD3Config,
+        cfg: RuleConfig,
         seeds: Sequence[int],
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -69,7 +69,7 @@ class Learner:
         """Batch and draws of the newest update of run, valid until the next one."""
         return self.engine.inputs
 
-    def change(self, cfg: TD3Config, coefficients: Any) -> None:
+    def change(self, cfg: RuleConfig, coefficients: Any) -> None:
         """Changes the numbers that updates read; call prepare before the next one."""
         self.cfg, self.coefficients = cfg, coefficients
         self.engine = self._engine_kind.create(self.rule, self.agent, cfg, coefficients)

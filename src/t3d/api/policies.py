@@ -88,7 +88,7 @@ class PolicySource:
         own_env = (
             own_env if self.env is None else replace(own_env, id="")
         )  # one that the user has named may be anywhere
-        needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
+        needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.actor_network or TD3Config.actor_network))
         find_again(own_names(needed), remembered_files(folder), folder)
         policy = run.load(file) if file is not None else None
         if policy is not None:
@@ -184,13 +184,13 @@ def export(
     run: Run, kind: Literal["onnx", "c"], out: str | Path | None, member: Member | None = None, which: Which = "best"
 ) -> Exported:
     """Writes a policy as one file; without a member, the one that did best as far as the folder says."""
-    refuse_own_network(run.cfg.td3.actor_network)
+    refuse_own_network(run.cfg.actor_network)
     refuse_place(out := Path(out or run.path / f"policy.{kind}"))
     member = member or recorded_best(run)
     policy = run.policy(member, which)
     training = {  # what the file says about the run
         "run": readable(run.path.name),
-        "rule": run.cfg.rule,
+        "rule": run.cfg.algo,
         "preset": run.cfg.preset,
         "total_steps": run.cfg.total_steps,
         "updates": policy.about["updates"],
@@ -207,14 +207,14 @@ def recorded_best(run: Run) -> Member:
 
 
 def _metrics(episodes: Sequence[EpisodeResult]) -> dict[str, dict[str, Any]]:
-    """Returns what episodes said of themselves, each with its mean and the interval of that, of a rate Wilson's."""
-    said = {}
-    for name, value in mean_metrics(episodes).items():
+    """Returns the metrics of episodes with their means and intervals; those of rates are Wilson's."""
+    metrics = {}
+    for name, value in mean_metrics([episode.metrics for episode in episodes]).items():
         values = np.array(values_of(name, episodes))
         is_rate = name == SUCCESS and bool(np.isin(values, (0, 1)).all())
         interval = rate_interval(values.sum(), len(values)) if is_rate else estimate(mean, [values]).interval
-        said[name] = {"mean": value, "episodes": len(values), "interval": interval, "values": values.tolist()}
-    return said
+        metrics[name] = {"mean": value, "episodes": len(values), "interval": interval, "values": values.tolist()}
+    return metrics
 
 
 def _run_of(file: Path) -> Run:

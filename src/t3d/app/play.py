@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,10 +70,10 @@ def evaluate(arguments: list[str]) -> int:
     title = f"{result.env}, {found.member.title}, {result.policy} policy (step {result.step:,})"
     console.print(title, style="bold", soft_wrap=True)
     console.print(row)
-    for name, said in result.metrics.items():
-        within = " to ".join(metric_text(name, end) for end in said["interval"] or ())
-        text = f"{name} {metric_text(name, said['mean'])}{f' (95 % interval {within})' if within else ''}"
-        console.print(f"{text} over {counted(said['episodes'], 'episode')}", soft_wrap=True)
+    for name, metric in result.metrics.items():
+        within = " to ".join(metric_text(name, end) for end in metric["interval"] or ())
+        text = f"{name} {metric_text(name, metric['mean'])}{f' (95 % interval {within})' if within else ''}"
+        console.print(f"{text} over {counted(metric['episodes'], 'episode')}", soft_wrap=True)
     return 0
 
 
@@ -156,7 +155,7 @@ def _in_words(members: Sequence[Member]) -> str:
 
 def _result(choice: Choice, contenders: str, run: Run) -> str:
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
-    others = [number_text(mean) for of, mean in sorted(choice.mean_returns.items(), key=itemgetter(1)) if of != member]
+    others = [*map(number_text, sorted(mean for other, mean in choice.mean_returns.items() if other != member))]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)

@@ -17,6 +17,7 @@ from t3d.app.flags import RootFlag, RunFlags, read_flags
 from t3d.app.tables import clean, fits, member_fields, print_other_sets, print_settings, print_sweep, table, write_json
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.config import Member, plain
+from t3d.config.metrics import SUCCESS
 from t3d.config.sweeps import noun, swept
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Eval, Note
@@ -182,7 +183,7 @@ def show(run: Summary, console: Console) -> None:
     for text in [*alarm_lines(messages, run.members), *(f"note: {note}" for note in notes_in_words(messages) + damage)]:
         say(text, "yellow")
     show_results(run, columns.evaluations(), set(columns.stopped), console, columns.task_began)
-    print_other_sets(run.members, columns.other_sets, set(columns.stopped), console)
+    print_other_sets(run.members, columns.evaluations(), columns.other_sets, set(columns.stopped), console)
     print_settings(changes(run.config), run.members, run.preset, console)
     if kept := sorted(int(folder.name[5:]) for folder in (run.path / "policies").glob("step-[1-9]*")):
         file = f"policies/step-{kept[-1]}/{run.members[0].name}.safetensors"
@@ -214,7 +215,9 @@ def show_results(
 
 def _results_table(run: Summary, evals: Evals, stopped: set[Member], compared: int, kept: Sequence[int]) -> Table:
     """Returns a row for each member, with some of the columns."""
-    title, who = f"Mean return in evaluation (best: the highest of {compared})", noun(run.members)
+    success = " and success" if any(SUCCESS in column[-1].metrics for column in evals.values()) else ""
+    chosen = "by eval.best_by, of" if "eval.best_by" in changes(run.config) else "the highest of"
+    title, who = f"Mean return{success} in evaluation (best: {chosen} {compared})", noun(run.members)
     results = table(title, who, *(RETURNS[column] for column in kept), words=["member"])
     for member in run.members:
         name = f"{member.name if member.values else member.seed}{' (diverged)' if member in stopped else ''}"
@@ -237,6 +240,7 @@ def _result_cells(evals: Sequence[StoredEvaluation]) -> list[str]:
         return ["-"] * len(RETURNS)
     cells = [wording.number_text(evals[0].mean_return)]
     for evaluation in (best_of(evals), evals[-1]):
+        success = "".join(f", {100 * value:.0f} %" for name, value in evaluation.metrics.items() if name == SUCCESS)
         spread = f"{wording.number_text(evaluation.mean_return)} ± {wording.number_text(evaluation.std_return)}"
-        cells += [spread, f"{evaluation.step:,}"]
+        cells += [spread + success, f"{evaluation.step:,}"]
     return cells

@@ -147,7 +147,7 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
     else:
         for member in run.evals:
             console.print(f"  {_returns(run, member)}", soft_wrap=True)
-    print_other_sets(run.cfg.members, run.other_sets, run.stopped, console)
+    print_other_sets(run.cfg.members, run.evals, run.other_sets, run.stopped, console)
     worse = [member for member, evals in run.evals.items() if _is_worse(evals)]
     if worse:
         many = f"{len(worse)} of {len(run.evals)} {noun(run.cfg.members)}s were"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -18,9 +19,9 @@ from t3d.config import Member, plain
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.errors import UserError
 from t3d.events import finite
-from t3d.insight.wording import IN_HEADING, number_text, source_of
+from t3d.insight.wording import IN_HEADING, metrics_text, number_text, source_of
 from t3d.store.metrics import Evals, StoredEvaluation, best_of, highest, last_means, trained
-from t3d.types import sample_std
+from t3d.types import mean_metrics, sample_std
 
 SETTINGS = ("setting", "default", "value", "source")
 UNLIMITED = 10_000  # characters; wider than any table
@@ -79,16 +80,21 @@ def print_sweep(members: Sequence[Member], evals: Evals, diverged: Collection[Me
 
 
 def print_other_sets(
-    members: Sequence[Member], others: Mapping[str, Evals], diverged: Collection[Member], console: Console
+    members: Sequence[Member], evals: Evals, sets: Mapping[str, Evals], diverged: Collection[Member], console: Console
 ) -> None:
     """Prints the returns in evaluation sets that do not choose the best, of a sweep by value."""
-    for name, evals in others.items():
-        living = [column for member, column in evals.items() if member not in diverged]
-        first, last = _over_seeds(living, lambda column: column[0]), _over_seeds(living, lambda column: column[-1])
-        changed = f"mean return {last} when last evaluated, {first} at first"
+    best = {member: best_of(column).step for member, column in evals.items()}
+    for name, of_set in sets.items():
+        living = {member: column for member, column in of_set.items() if member not in diverged}
+        chosen = [each for member, column in living.items() for each in column if each.step == best.get(member)]
+        bests = _over_seeds([[each] for each in chosen], best_of) + metrics_text(
+            mean_metrics([each.metrics for each in chosen])
+        )
+        first, last = (_over_seeds([*living.values()], itemgetter(place)) for place in (0, -1))
+        changed = f"mean return of the best policies {bests}; {last} when last evaluated, {first} at first"
         console.print(clean(f"  {name}: {'' if swept(members) else changed}"), soft_wrap=True)
         if swept(members):
-            print_sweep(members, evals, diverged, console)
+            print_sweep(members, of_set, diverged, console)
 
 
 def sweep_table(

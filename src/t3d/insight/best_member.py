@@ -88,9 +88,8 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
     except Exception as error:  # an environment may raise anything
         raise UserError(f"{run.cfg.env.id} failed: {error}") from error
     returns = {member: float(fresh.returns.mean()) for member, fresh in played.items()}
-    ranks = {
-        member: run.cfg.criterion.rank(returns[member], mean_metrics(played[member].episodes)) for member in played
-    }
+    metrics = {member: mean_metrics([each.metrics for each in fresh.episodes]) for member, fresh in played.items()}
+    ranks = {member: run.cfg.criterion.rank(returns[member], metrics[member]) for member in played}
     best = max(ranks, key=ranks.__getitem__)
     means = {"mean_returns": {member.name: mean_return for member, mean_return in returns.items()}, "chosen": best.name}
     save_played(run, played, best, {"basis": _basis(run, policies), **means} if purpose == "choice" else None)
@@ -152,7 +151,7 @@ def save_played(
             highest=float(returns.max()),
             mean_length=float(lengths.mean()),
             of=len(played),
-            metrics=mean_metrics(episodes),
+            metrics=mean_metrics([episode.metrics for episode in episodes]),
             seen=seen.to_dict() if seen and chosen in (None, member) else None,
         )
     write_fresh(run.path, results, chosen.name if chosen else "", choice)

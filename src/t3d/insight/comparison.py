@@ -12,6 +12,7 @@ from t3d.config import Member
 from t3d.config.metrics import RETURN
 from t3d.config.sweeps import counted
 from t3d.errors import UserError
+from t3d.events import Eval
 from t3d.files import readable
 from t3d.insight.groups import Group, Training, joined
 from t3d.insight.html import Html, element, listed, table
@@ -19,6 +20,8 @@ from t3d.insight.statistics import (
     Array,
     Estimate,
     Reached,
+    at_least_newcombe,
+    at_least_wilson,
     differ,
     difference,
     estimate,
@@ -159,7 +162,7 @@ def compare(
     if len(tasks) > 1:
         score += f", on each of {len(tasks)} tasks relative to the mean of {groups[0].name} there: "
         score += "1 is that mean, 2 is higher by as much again"
-    rows = [_row(group, scored[0], threshold, compared.name) for group in scored]
+    rows = [_row(group, scored[0], threshold, compared) for group in scored]
     return Comparison(compared.name, f"{score}.", tasks, threshold, rows, [*notes, *_notes(scored)])
 
 
@@ -241,9 +244,8 @@ def _relative(groups: list[list[Seed]], base: str, task: str) -> list[list[Seed]
     return relative
 
 
-def _row(scored: Scored, base: Scored, threshold: float | None, metric: str) -> Row:
-    middles = estimate(mean, scored.scores), estimate(interquartile_mean, scored.scores)
-    first_reached = {}
+def _row(scored: Scored, base: Scored, threshold: float | None, metric: Metric) -> Row:
+    middles, first_reached = _middles(scored, metric), dict[str, Reached]()
     if threshold is not None:
         curves = [seed.curve for seed in scored.seeds]
         minutes = [first_reaching((curve.times - curve.times[0]) / 60, curve.values, threshold) for curve in curves]
@@ -253,8 +255,19 @@ def _row(scored: Scored, base: Scored, threshold: float | None, metric: str) -> 
         return Row(scored, *middles, None, None, first_reached, "")
     apart = estimate(difference, scored.scores, base.scores)
     wins = estimate(probability_of_improvement, scored.scores, base.scores)
-    verdict = _verdict(scored.group.name, base.group.name, apart, metric)
+    if metric.is_share and len(scored.tasks) == 1:
+        apart = at_least_newcombe(apart, middles[1], _middles(base, metric)[1])
+    verdict = _verdict(scored.group.name, base.group.name, apart, metric.name)
     return Row(scored, *middles, apart, wins, first_reached, verdict)
+
+
+def _middles(scored: Scored, metric: Metric) -> tuple[Estimate, Estimate]:
+    """Returns the mean and the interquartile mean; of rates each seed counts with the episodes of one evaluation."""
+    both = estimate(mean, scored.scores), estimate(interquartile_mean, scored.scores)
+    if not metric.is_share or len(scored.tasks) > 1:  # scores of several tasks are relative
+        return both
+    episodes = sum(seed.training.run.cfg.eval.episodes if metric.kind is Eval else LAST for seed in scored.seeds)
+    return at_least_wilson(both[0], episodes), at_least_wilson(both[1], episodes)
 
 
 def _verdict(name: str, base: str, apart: Estimate, metric: str) -> str:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from t3d.config import Config, Member
 from t3d.config.sweeps import Values
+from t3d.events import EpisodeEnd
 from t3d.insight.statistics import Array, band, mean, on_common_steps
 from t3d.store.columns import Columns
-from t3d.store.metrics import SHARES, Metric, Series
+from t3d.store.metrics import Metric, Series
 
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
 
@@ -65,7 +66,7 @@ def lines(pool: Sequence[DrawnRun], metric: Metric, window: Window) -> list[dict
     """Returns a line for each combination of a sweep, one otherwise; the seeds of several runs are pooled."""
     groups: dict[Values | None, list[MemberCurve]] = {}
     for run in pool:
-        every = run.cfg.log.every_steps if metric in SHARES else 0
+        every = run.cfg.log.every_steps if metric.kind is EpisodeEnd and metric.is_share else 0
         for curve in member_curves(run, metric, every):
             groups.setdefault(None if curve.member is None else curve.member.values, []).append(curve)
     return [

@@ -18,7 +18,7 @@ from t3d.insight.drawing import STEPS, VALUES, drawing, look, save
 from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, differ, on_common_steps
 from t3d.store.columns import read_metric
-from t3d.store.metrics import Metric, Series
+from t3d.store.metrics import Metric, Series, parse_metric
 from t3d.store.reader import Run
 from t3d.types import sample_std
 
@@ -79,6 +79,8 @@ def draw_curves(
         axes.xaxis.set_major_formatter(VALUES if x == "time" else STEPS)
         axes.yaxis.set_major_formatter(VALUES)
         axes.grid(alpha=0.3)
+        if parse_metric(metric).is_share:
+            axes.set_ylim(-0.04, 1.04)  # where a band of one deviation may go beyond
         title = None if seed is not None else _legend_title(pools, banded=banded)
         if banded:
             axes.legend(loc="best", frameon=False, title=title)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3d.config.metrics import parse_metrics
 from t3d.config.sweeps import short, value_text
 from t3d.events import Alarm
 from t3d.insight.curves import DrawnRun, Window, find, lines
@@ -17,7 +18,7 @@ from t3d.insight.drawing import GREY, PAGE_COLOURS, STEPS, VALUES, page_picture
 from t3d.insight.groups import joined, pooled
 from t3d.insight.html import Html, element, picture
 from t3d.insight.wording import number_text
-from t3d.store.metrics import Metric
+from t3d.store.metrics import Metric, parse_metric
 
 PANELS = Path(__file__).with_name("panels.json")  # the charts, which the dashboard reads too
 POINTS = 200  # of each curve; chosen
@@ -46,7 +47,8 @@ class Labelled(NamedTuple):
 def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
     """Returns the charts under their headings; runs that differ only in their seeds are one line."""
     pools = pooled(runs)
-    panels = json.loads(PANELS.read_bytes())
+    asked = dict.fromkeys(name for run in runs for name in parse_metrics(run.cfg.env.metrics))
+    panels = [panel for whole in json.loads(PANELS.read_bytes()) for panel in _each_of_info(whole, asked)]
     groups: dict[str, list[Html]] = {}
     for whole in panels:
         sounded = sorted({alarm.step for alarm in alarms if alarm.kind in whole.get("alarms", [])})
@@ -62,6 +64,13 @@ def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
 def return_chart(run: DrawnRun) -> Html | None:
     """Returns the first chart, the returns of evaluations; None: there are none yet."""
     return _chart(json.loads(PANELS.read_bytes())[0], [[run]], [])
+
+
+def _each_of_info(panel: dict[str, Any], asked: Iterable[str]) -> list[dict[str, Any]]:
+    """Gives each metric of info a chart, because their scales differ."""
+    if "of_info" not in panel:
+        return [panel]
+    return [{**panel, "title": f"{panel['title']}: {name}", "metrics": {f"metrics.{name}": name}} for name in asked]
 
 
 def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:
@@ -114,7 +123,8 @@ def _label(panel: dict[str, Any], name: str, metric: Metric, line: dict[str, Any
     parts = [joined(line["runs"])] if several else []
     parts += [f"{short(field)}={value_text(value)}" for field, value in line["values"].items()]
     if not parts or len(panel["metrics"]) > 1 or metric.name != name:
-        entry = panel.get("entries", {}).get(metric.entry) or metric.entry
+        rest = metric.entry.removeprefix(parse_metric(name).entry).lstrip(".")
+        entry = panel.get("entries", {}).get(rest) or rest
         parts.append(" ".join(filter(None, [panel["metrics"][name], entry])) or metric.name)
     return " · ".join(parts)
 

@@ -27,6 +27,7 @@ from t3d.store.log import journal_lines, prefixes
 from t3d.store.metrics import highest, last_means
 from t3d.store.reader import Run, open_run
 from t3d.store.summary import Summary, read_summary
+from t3d.types import mean_metrics
 from t3d.world.spec import size_of
 
 MOST_VIDEO_BYTES = 10 * 2**20  # in one report; chosen: what can be mailed
@@ -141,7 +142,10 @@ def verdict(facts: Facts) -> list[str]:
         highest_mean = number_text(means[values])
         lines.append(f"The highest mean of last evaluations is {highest_mean}, with {values_title(values)}.")
     for name, evals in run.other_sets.items():
-        last = number_text(fmean(column[-1].mean_return for column in evals.values()))
+        ends = [column[-1] for column in evals.values()]
+        last = number_text(fmean(end.mean_return for end in ends)) + metrics_text(
+            mean_metrics([end.metrics for end in ends])
+        )
         lines.append(f"In the evaluation set {name} the mean return was {last} at the end.")
     it = "it says" if kinds == 1 else "they say"
     alarms = f"{counted(kinds, 'kind')} of alarm sounded; read what {it} below." if kinds else "No alarm sounded."
@@ -178,8 +182,9 @@ def fresh_in_words(facts: Facts) -> str:
     title = f"The best policy of {best.member.title}, of step {about['step']:,},"
     evaluated = ""
     if isinstance(about.get("mean_return"), float):
-        highest_of = facts.run.compared_evals(best.member)
-        evaluated = f" Its best evaluation was {number_text(about['mean_return'])}, the highest of {highest_of}."
+        by, of = facts.run.cfg.criterion.words, facts.run.compared_evals(best.member)
+        which = f"{number_text(about['mean_return'])}, {f'chosen{by} from' if by else 'the highest of'} {of}"
+        evaluated = f" Its best evaluation was {which}."
     if fresh is None:
         return f"{title} has played no fresh episodes yet; t3d eval {facts.run.path} plays them.{evaluated}"
     untrained = "" if about["updates"] else " No evaluation beat this one, which is untrained."
@@ -211,7 +216,8 @@ def card(facts: Facts) -> list[tuple[str, str]]:
     observed = [counted(spec.observation_size, "value")] if spec.observation_size else []
     observed += [f"an image of {size_of(image)}" for image in spec.images]
     frames = f" ({spec.stack} frames)" if spec.stack > 1 else ""
-    chosen = f"Of {best.member.title}, the policy with the highest evaluation, at step {best.policy.about['step']:,}."
+    evaluation = f"best evaluation{cfg.criterion.words}, at step {best.policy.about['step']:,}"
+    chosen = f"Of {best.member.title}, the policy with the {evaluation}."
     if best.choice is not None:
         same = "those below" if best.fresh and best.fresh.of > 1 else "others than those below"
         played = f"{best.choice.episodes} fresh episodes each, {same}"

@@ -104,6 +104,25 @@ def rate_interval(successes: float, count: int) -> Interval:
     return Interval(*(float(end / (1 + spread)) for end in (middle - half, middle + half)))
 
 
+def at_least_wilson(rate: Estimate, episodes: int) -> Estimate:
+    """Widens a bootstrap interval over seeds, which vanishes where all succeed, to Wilson's over their episodes."""
+    wilson = rate_interval(rate.value * episodes, episodes)
+    return rate if rate.interval is None else rate._replace(interval=_wider(rate.interval, *wilson))
+
+
+def at_least_newcombe(apart: Estimate, x: Estimate, y: Estimate) -> Estimate:
+    """Widens the interval of a difference of rates, x - y, to Newcombe's, from the intervals of both."""
+    if apart.interval is None or x.interval is None or y.interval is None:
+        return apart
+    below = np.hypot(x.value - x.interval.low, y.interval.high - y.value)
+    above = np.hypot(x.interval.high - x.value, y.value - y.interval.low)
+    return apart._replace(interval=_wider(apart.interval, apart.value - below, apart.value + above))
+
+
+def _wider(interval: Interval, low: float, high: float) -> Interval:
+    return Interval(min(interval.low, low), max(interval.high, high))
+
+
 def resample(values: Array, rng: np.random.Generator, resamples: int = RESAMPLES) -> Array:
     """Draws from the values of seeds with replacement, as many as there are: (resamples, seeds)."""
     drawn: Array = values[rng.integers(len(values), size=(resamples, len(values)))]

@@ -32,7 +32,8 @@ def metric_text(name: str, value: float) -> str:
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Formats metrics to follow a return: ", success 92 %, energy 12.3"."""
-    return "".join(f", {name} {metric_text(name, value)}" for name, value in metrics.items())
+    success_first = sorted(metrics.items(), key=lambda item: item[0] != SUCCESS)
+    return "".join(f", {name} {metric_text(name, value)}" for name, value in success_first)
 
 
 def returned(fresh: Fresh) -> str:

@@ -52,7 +52,7 @@ class DirectPublisher:
         self._pass_on(self.learner.snapshot(self.learner.acting))
 
     def finish(self) -> None:
-        """Passes on a policy that is on its way; here none is."""
+        """Passes on a policy that is still being copied; here none is."""
 
     def _pass_on(self, snapshot: PolicySnapshot) -> None:
         self.collector.publish(self.memory.scaled(snapshot), self.learner.updates)
@@ -168,17 +168,18 @@ def assemble(
 def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]:
     """Makes what remembers and learns; returns notes on the choice of the engine and its threads."""
     spec = world.collector.spec
-    rule = rule_of(cfg.rule, spec)
+    rule = rule_of(cfg.algo, spec)
     check_own_code(cfg, spec, rule)
     if cfg.actor_rests and rule.resting is None:
-        raise UserError(f"an actor of rule={cfg.rule} cannot rest, with images none can; use --start-actor-after 0")
+        raise UserError(f"an actor of algo={cfg.algo} cannot rest, with images none can; use --start-actor-after 0")
     coefficients = coefficients_of_members(cfg, rule)
     engine, reason, notes = placement.choose_engine(cfg, spec, rule, coefficients)
     threads, about_threads = placement.set_threads(cfg, spec, rule, engine, coefficients)
     cfg = replace(cfg, engine=engine, threads=threads)
     memory = Memory(spec, cfg, replay_on, coefficients.gamma)
+    settings = cfg.settings_of(kind=rule.settings)
     learner = Learner(
-        spec, cfg.td3, cfg.member_seeds, cfg.device, torch.float32, engine, rule, coefficients, memory, cfg.actor_rests
+        spec, settings, cfg.member_seeds, cfg.device, torch.float32, engine, rule, coefficients, memory, cfg.actor_rests
     )
     parts = Parts(cfg, world.collector, memory, learner, world.evaluator, world.environment, reason)
     return parts, [*notes, *about_threads]

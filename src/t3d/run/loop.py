@@ -76,7 +76,7 @@ class Trainer:
         parts, saver, record = self.parts, self.saver, self._record
         self.publisher.publish()
         while True:
-            for events in self._obey():
+            for events in self._follow_requests():
                 yield from record(events)
             saver.unsaved = True  # now, because a paused run may have been saved just before
 
@@ -135,8 +135,8 @@ class Trainer:
             self.saver.folder.write(event)
         return events
 
-    def _obey(self) -> Iterator[list[Event]]:
-        """Does what control.json asks, looking once a second, and yields what is to say."""
+    def _follow_requests(self) -> Iterator[list[Event]]:
+        """Does what control.json requests, read once a second, and yields the events of that."""
         step = self.counters.step
         yield self._job_notes()
         if time.monotonic() - self._checked_at < CHECK_SECONDS:
@@ -163,7 +163,7 @@ class Trainer:
         return [Note(step=self.counters.step, text=text) for text in self.jobs.news()]
 
     def _read_requests(self) -> list[Event]:
-        """Reads what this process is asked; while the file cannot be read the last requests hold, as is said once."""
+        """Reads the requests to this process; while the file cannot be read the last ones hold, which is noted once."""
         self._checked_at, before = time.monotonic(), self._request
         try:
             self._request = read_request(self.saver.folder.path, self._session)
@@ -185,7 +185,7 @@ class Trainer:
             reports = self.counters.log_due and due >= learner.updates_to_full_trace
             count = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[self.cfg.device])
             with self.surroundings.for_updates(self.cfg.threads, builds=reports):
-                with self.saver.changing():
+                with self.saver:
                     trace = learner.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
@@ -214,6 +214,8 @@ class Trainer:
         """Reports evaluations that are ready; a member's best policy is written as soon as it is known."""
         parts, events = self.parts, list[Event]()
         evaluations, notes, diverged = parts.evaluator.poll(wait=self._evaluation_is_due())
+        if not (evaluations or notes or diverged):  # as in most steps
+            return events
         for evaluation in evaluations:
             is_best = parts.best.offer(evaluation)
             if is_best:
@@ -233,7 +235,7 @@ class Trainer:
 
     def _collect(self) -> list[Event]:
         parts, before = self.parts, self.counters.step
-        with self.saver.changing():
+        with self.saver:
             started = time.monotonic()
             collected = parts.collector.poll()
             self.reporter.diagnostics.acted_seconds += time.monotonic() - started

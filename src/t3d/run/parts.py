@@ -16,7 +16,7 @@ from t3d.algo.learner import Learner
 from t3d.algo.rules import coefficients_of_members
 from t3d.config import Config, merge_named, to_dict
 from t3d.config.fields import settings_where
-from t3d.config.sweeps import noun
+from t3d.config.sweeps import noun, short
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import NEW_TASK, Event, SeedStopped
@@ -50,7 +50,7 @@ class Counters:
     diagnosis_due: bool = False
     keeping_due: bool = False
     warned_out_of_support: bool = False  # that targets are beyond what categorical critics can predict
-    told: set[str] = field(default_factory=set)  # metrics that some episode lacked, as was said
+    reported_metrics: set[str] = field(default_factory=set)  # lacked by some episode, as a note says
     started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
@@ -59,15 +59,15 @@ class Counters:
 
     def state(self) -> State:
         saved = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "keeping_due", "seconds")
-        told = {"told_outside": self.warned_out_of_support, "told": sorted(self.told)}
-        return {**{name: getattr(self, name) for name in saved}, **told}
+        warnings = {"told_outside": self.warned_out_of_support, "told": sorted(self.reported_metrics)}
+        return {**{name: getattr(self, name) for name in saved}, **warnings}
 
     def restore(self, state: State) -> None:
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
         self.diagnosis_due = bool(state.get("diagnosis_due", False))  # this and the next three: since format 2 began
         self.keeping_due = bool(state.get("keeping_due", False))
         self.warned_out_of_support = bool(state.get("told_outside", False))
-        self.told = {str(name) for name in to_list(state.get("told", []))}
+        self.reported_metrics = {str(name) for name in to_list(state.get("told", []))}
         self.evaluated = to_count(state["evaluated"], least=-1)
         self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
@@ -114,13 +114,14 @@ class Parts:
 
     def change(self, values: dict[str, Any]) -> None:
         """Changes settings from here on; a checkpoint holds them beside those that the run was started with."""
-        if not values.keys() <= {*LIVE}:
+        if not {short(name) for name in values} <= {*map(short, LIVE)}:
             raise ValueError(f"{', '.join(values)} cannot all be changed in a run that trains")
         self.changed |= values
         cfg = merge_named(self.cfg, self.changed)
         self.collector.use(cfg)
-        if cfg.td3 != self.learner.cfg:
-            self.learner.change(cfg.td3, coefficients_of_members(cfg, self.learner.rule))
+        settings = cfg.settings_of(kind=self.learner.rule.settings)
+        if settings != self.learner.cfg:
+            self.learner.change(settings, coefficients_of_members(cfg, self.learner.rule))
 
     def stop(self, member: int, why: str) -> SeedStopped:
         self.stopped[member] = why
@@ -163,7 +164,7 @@ class Parts:
             "pid": os.getpid(),
             "host": platform.node(),
             "engine_reason": self.engine_reason,
-            "parameters": self.learner.rule.parameters(spec, cfg.td3),
+            "parameters": self.learner.rule.parameters(spec, self.learner.cfg),
             "replay_bytes": bytes_needed(spec, cfg),
             "environment": self.environment,
             "origin": self.origin,

@@ -31,11 +31,11 @@ def own_numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 def live_settings(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by their full names, converted and checked; raises if one cannot be changed in this run."""
-    full_names = {short(name): name for name in LIVE}
+    full_names = {short(name): name.replace("td3.", f"{cfg.section}.") for name in LIVE}
     for given in settings:
         if given.startswith(("env_args", "env.args")):
             raise UserError("env_args cannot be changed while a run trains; start another run from it: start_from")
-        if given not in (*full_names, *LIVE):
+        if given not in (*full_names, *full_names.values()):
             hint = did_you_mean(given, full_names)
             raise UserError(f"{given} cannot be changed while a run trains{hint}; these can: {', '.join(full_names)}")
     values = {full_names.get(name, name): value for name, value in settings.items()}

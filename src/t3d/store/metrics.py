@@ -68,12 +68,18 @@ class Metric(NamedTuple):
         return self._replace(entry=".".join(filter(None, [self.entry, name])))
 
     def is_named(self, name: str) -> bool:
-        """Whether a name means this metric, or all entries of its field."""
-        return parse_metric(name) in (self, self._replace(entry=""))
+        """Whether a name means this metric, in this or any evaluation set, or all entries of its field."""
+        named = parse_metric(name)
+        in_a_set = bool(named.entry) and self == named.in_set(self.entry.removeprefix(f"{named.entry}."))
+        return in_a_set or named in (self, self._replace(entry=""))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether each episode is either 0 or 1, so that a mean is a rate."""
+        return self.field == "terminated" or (self.field == OF_EPISODES and self.entry.partition(".")[0] == SUCCESS)
 
 
 MEAN_RETURN, STD_RETURN = Metric(Eval, "mean_return"), Metric(Eval, "std_return")
-SHARES = Metric(EpisodeEnd, "terminated"), Metric(EpisodeEnd, OF_EPISODES, SUCCESS)  # 0 or 1 for each episode
 
 
 class Series(NamedTuple):
@@ -191,9 +197,9 @@ def trained(evals: Iterable[StoredEvaluation]) -> list[StoredEvaluation]:
     return [evaluation for evaluation in evals if evaluation.updates > 0]
 
 
-def stored_name(said: object) -> str:
-    """Returns the name of a member as a file says it: early files of format 2 say only its seed."""
-    return f"seed-{said}" if str(said).isdecimal() else str(said)
+def stored_name(member: object) -> str:
+    """Returns the name of a member in a file: early files of format 2 hold only its seed."""
+    return f"seed-{member}" if str(member).isdecimal() else str(member)
 
 
 def _owner(field: str) -> type[Event]:

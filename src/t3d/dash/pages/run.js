@@ -8,7 +8,7 @@ import { curves } from "./curves.js";
 import { badge, count, duration, el, figure, returned, when } from "./dom.js";
 import { journalTab } from "./journal.js";
 import { notesForm } from "./notes.js";
-import { PANELS } from "./panels.js";
+import { panelsOf } from "./panels.js";
 import { stepsTab } from "./steps.js";
 import { videosTab } from "./videos.js";
 
@@ -71,8 +71,15 @@ export function runPage(main, { words, search }) {
 }
 
 function curvesTab(name, failed) {
-  const { element, update, goTo } = curves([name], PANELS, (parameters) => get(runAddress(name, "/series"), parameters), failed);
-  return { element, update: (run) => update(Object.values(run.metrics).flat(), run.alarms), goTo };
+  const element = el("div", {});
+  let drawn = null; // which charts there are depends on the run
+  const ask = (parameters) => get(runAddress(name, "/series"), parameters);
+  function update(run) {
+    drawn ??= curves([name], panelsOf(run), ask, failed);
+    if (!element.firstChild) element.append(drawn.element);
+    return drawn.update(Object.values(run.metrics).flat(), run.alarms);
+  }
+  return { element, update, goTo: (title) => drawn?.goTo(title) };
 }
 
 function headOf(run) {
