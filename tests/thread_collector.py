@@ -93,8 +93,8 @@ class ThreadCollector:
         )
 
     def use(self, cfg: Config) -> None:
-        for member_actor in self.member_actors:
-            member_actor.use(cfg)
+        for actor in self.actors:
+            actor.use(cfg)
 
     def stop(self, member: int) -> None:
         with self.changed:
