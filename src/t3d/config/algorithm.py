@@ -23,13 +23,9 @@ class RuleConfig(Section, prefix="own."):
     """Adam's learning rate for the critics, and for the encoder of images."""
     policy_delay: int = setting(2, between=(1, 10**6), extreme=3)
     """Critic updates per update of the actor, and in TD3 of the target networks (d)."""
-    target_noise: float = setting(
-        0.2, between=(0, 10), sweep=True, live=True, no_effect_without="target_noise_clip", extreme=0.7
-    )
+    target_noise: float = setting(0.2, between=(0, 10), sweep=True, no_effect_without="target_noise_clip", extreme=0.7)
     """Standard deviation of the noise on target actions, as a fraction of half the action range (σ̃)."""
-    target_noise_clip: float = setting(
-        0.5, between=(0, 10), sweep=True, live=True, no_effect_without="target_noise", extreme=0.05
-    )
+    target_noise_clip: float = setting(0.5, between=(0, 10), sweep=True, no_effect_without="target_noise", extreme=0.05)
     """Clipping limit of that noise (c)."""
     critics: int = setting(2, between=(1, 1000), extreme=3, must_fit=True)
     """Critics per seed; TD3 has two."""
@@ -42,7 +38,7 @@ class RuleConfig(Section, prefix="own."):
 class TD3Config(RuleConfig, prefix="td3."):
     """TD3. Defaults are those of the authors' later code."""
 
-    tau: float = setting(0.005, between=(0, 1), sweep=True, live=True, extreme=0.5)
+    tau: float = setting(0.005, between=(0, 1), sweep=True, extreme=0.5)
     """How far the target networks move towards the online networks in an update (τ)."""
     aggregate: Literal["min", "mean", "min_of_random_2", "truncated"] = setting("min", optional=True)
     """How the values of the target critics become one; truncated: their mean without the highest."""

@@ -17,7 +17,7 @@ from t3d.modules import is_own
 
 MOST_ACTORS = 1024  # processes; chosen
 POLICY_FILE = ".safetensors"  # how the name of one ends
-CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/many-seeds.md
+CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/lab/learning.md
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
@@ -282,7 +282,8 @@ class Config(Section):
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
                 f"for learning; lower it with --random-steps{or_else}"
             )
-        if self.replay.capacity < (batch_size := self.settings_of().batch_size):
+        batch_size = self.settings_of().batch_size
+        if self.replay.capacity < batch_size and self.replay.sampling != "uniform":  # which draws some rows twice
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than {self.section}.batch_size={batch_size}; "
                 "raise capacity or lower the batch size"

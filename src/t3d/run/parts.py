@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collector, Evaluator
-from t3d.algo.learner import Learner
-from t3d.algo.rules import coefficients_of_members
+from t3d.algo.learner import RATES, Learner
 from t3d.config import Config, merge_named, to_dict
 from t3d.config.fields import settings_where
 from t3d.config.sweeps import noun, short
@@ -117,11 +116,8 @@ class Parts:
         if not {short(name) for name in values} <= {*map(short, LIVE)}:
             raise ValueError(f"{', '.join(values)} cannot all be changed in a run that trains")
         self.changed |= values
-        cfg = merge_named(self.cfg, self.changed)
-        self.collector.use(cfg)
-        settings = cfg.settings_of(kind=self.learner.rule.settings)
-        if settings != self.learner.cfg:
-            self.learner.change(settings, coefficients_of_members(cfg, self.learner.rule))
+        self.collector.use(merge_named(self.cfg, self.changed))
+        self.learner.set_rates(**{short(name): rate for name, rate in values.items() if short(name) in RATES})
 
     def stop(self, member: int, why: str) -> SeedStopped:
         self.stopped[member] = why
