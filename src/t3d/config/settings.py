@@ -33,9 +33,9 @@ class NoiseConfig(Section, prefix="noise."):
 
     kind: Literal["gaussian", "ou", "pink"] = "gaussian"
     """The noise process; independent for every environment."""
-    exploration_noise: float = setting(0.1, between=(0, 10), sweep=True, extreme=0.3)
+    exploration_noise: float = setting(0.1, between=(0, 10), sweep=True, live=True, extreme=0.3)
     """Its scale, as a fraction of half the action range (σ)."""
-    final_noise: float = setting(0.0, between=(0, 10), sweep=True, used_with=("decay_steps",), extreme=0.3)
+    final_noise: float = setting(0.0, between=(0, 10), sweep=True, used_with=("decay_steps",), live=True, extreme=0.3)
     """Final noise scale of the linear schedule (used if decay_steps > 0)."""
     decay_steps: int = setting(0, between=(0, 10**12), sweep=True, extreme=200)
     """Steps until final_noise is reached; 0 keeps the scale constant."""

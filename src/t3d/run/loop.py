@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from t3d.actors.governor import Governor, passed
 from t3d.alarms.watch import watch_over
 from t3d.errors import as_sentence
-from t3d.events import Continued, End, Event, Note, Paused, Session
+from t3d.events import Continued, End, Event, Note, Paused, Session, SettingsChanged
 from t3d.files import Refused
 from t3d.run.build import Training
 from t3d.run.reporter import eval_event
@@ -37,14 +37,17 @@ class Trainer:
         self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
     def run(self) -> Iterator[Event]:
-        """Trains, and yields each event."""
+        """Trains, and yields each event, and after those of a stage what the caller has told the run meanwhile."""
         stages = self.stages()
-        for events in stages:
-            for event in events:
-                try:
-                    yield event
-                except BaseException as error:  # which the caller has thrown: it ends the run
-                    stages.throw(error)
+        for reported in stages:
+            events = reported
+            while events:
+                for event in events:
+                    try:
+                        yield event
+                    except BaseException as error:  # which the caller has thrown: it ends the run
+                        stages.throw(error)
+                events = self._take_told()
 
     def stages(self) -> Generator[list[Event], None, None]:
         """Trains, and yields the events of each stage; however that ends, an end event is written."""
@@ -59,6 +62,7 @@ class Trainer:
         except BaseException as error:
             if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
                 reason, text = "failed", as_sentence(error)
+            self._take_told()  # which the caller may have said last
             if isinstance(error, BadValue):
                 fault = error.fault._replace(text=str(error), number=1)
                 saver.folder.write(self.reporter.bad_value(fault, error.member))
@@ -118,6 +122,17 @@ class Trainer:
             yield record(self._collect())
             parts.raise_if_all_diverged()
         yield record(self.reporter.acting(summary=True))
+
+    def _take_told(self) -> list[Event]:
+        """Does what the caller has told the run between two events, and returns the events that say so."""
+        events: list[Event] = []
+        while self.requests.told:
+            kind, about = self.requests.told.popleft()
+            events.append(kind(step=self.counters.step, **about))
+            if kind is SettingsChanged:
+                with self.surroundings.for_updates(self.cfg.threads, builds=True):
+                    self.parts.change(about["values"])
+        return self._record(events)
 
     def _record(self, events: list[Event]) -> list[Event]:
         """Writes events to the run folder with the alarms that they set off, and returns all of them."""

@@ -105,6 +105,9 @@ class VecEnvCollector:
             self.is_acting = False
         return Collected(self.take(), [], [])
 
+    def use(self, cfg: Config) -> None:
+        """The noise is the model's own, and its rates are the learner's."""
+
     def stop(self, member: int) -> None: ...
     def supervise(self) -> None: ...
     def totals(self) -> None: ...
