@@ -44,7 +44,7 @@ STUDIES = {
     "pendulum-gravity-10": Study("Pendulum-v1", 10_000, {"g": 10.0}, "return", -250.0),
     "pendulum-gravity-13": Study("Pendulum-v1", 10_000, {"g": 13.0}, "return", -350.0),
 }
-RESTS = {f"from a policy file, {updates:,} updates of rest": updates for updates in (0, 1_000, 5_000, 20_000)}
+RESTS = {f"from a policy file, {updates:,} updates of rest": updates for updates in (0, 1_000, 5_000)}
 WAYS: dict[str, dict[str, Any]] = {  # what is on top of a run's settings; FIRST is the folder of the first run
     "from scratch": {},
     "from the run": {"start_from": "FIRST"},
