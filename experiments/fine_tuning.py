@@ -124,17 +124,17 @@ def write(results: dict[str, Any]) -> None:
     text = "\n".join([*lines[1:], "", "![From one policy to the next](../img/fine-tuning.png)"])
     print(text)
     write_into(PAGE, "fine-tuning", "fine_tuning.py", text)
-    with drawing(PICTURE, (4.5 * len(results), 4)) as figure:
-        for axes, (name, result) in zip(
-            figure.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True
-        ):
+    rows = -(-len(results) // 2)
+    with drawing(PICTURE, (9, 1 + 3 * rows)) as figure:
+        for axes, (name, result) in zip(figure.subplots(rows, 2, squeeze=False).flat, results.items(), strict=False):
             for index, way in enumerate(way for way in DRAWN if way in result["ways"]):
                 values = np.array([of_seed for _, of_seed in result["ways"][way]])
                 steps, (middle, low, high) = result["ways"][way][0][0], band(mean, values)
                 axes.plot(steps, middle, label=way, **look(index))
                 axes.fill_between(steps, low, high, color=look(index)["color"], alpha=0.15, linewidth=0)
-            axes.set(title=name, xlabel="steps", ylabel=f"{result['metric']}, mean and 95 % interval over seeds")
+            axes.set(title=name, xlabel="steps", ylabel=result["metric"])
             axes.xaxis.set_major_formatter(STEPS)
+            axes.locator_params(axis="x", nbins=5)
             axes.grid(alpha=0.3)
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
 
