@@ -17,7 +17,7 @@ from t3d.config.fields import known_settings
 INTRODUCTION = """\
 # Settings
 
-For whoever wants to change something about a run: every setting, its default and what it does. Made from
+For anyone who wants to change something about a run: every setting, its default and what it does. Made from
 [algorithm.py](../src/t3d/config/algorithm.py) and [settings.py](../src/t3d/config/settings.py) by
 `python scripts/config_page.py > docs/settings.md`.
 
@@ -79,7 +79,8 @@ def _table(prefix: str, section: Any, docstrings: dict[tuple[str, str], str]) ->
         if not dataclasses.is_dataclass(value):
             is_table = isinstance(value, dict)
             flag = f"[{prefix}{field.name}]" if is_table else f"--{prefix}{field.name}".replace("_", "-")
-            about = docstrings[kind.__name__, field.name].replace("<", "\\<")  # or Markdown reads it as HTML
+            declaring = next(owner for owner in kind.__mro__ if (owner.__name__, field.name) in docstrings)
+            about = docstrings[declaring.__name__, field.name].replace("<", "\\<")  # or Markdown reads it as HTML
             about += _choices(hints[field.name], about) + _marks(known[field.name])
             lines.append(f"| `{flag}` | {_default(value)} | {about} |")
     return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ from t3d.algo.learner import Learner
 from t3d.algo.networks import Stack, layers_of, named_tensors
 from t3d.algo.oracle import Oracle
 from t3d.algo.td3 import Agent
-from t3d.config import Config, TD3Config, merge
+from t3d.config import Config, RuleConfig, TD3Config, merge
 from t3d.config.networks import architecture
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
@@ -34,7 +34,7 @@ def make_spec(observation_size: int = 5, action_size: int = 3) -> Spec:
 
 
 def random_batches(
-    spec: Spec, cfg: TD3Config, members: int, count: int, dtype: torch.dtype = torch.float64, seed: int = 0
+    spec: Spec, cfg: RuleConfig, members: int, count: int, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> Iterator[tuple[Batch, Draws]]:
     """Batches with large noise and frequent termination, so that every clip, clamp and mask matters."""
     generator = torch.Generator().manual_seed(seed)

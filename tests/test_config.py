@@ -163,7 +163,10 @@ def test_every_field_says_what_it_is() -> None:
         ),
         ({"replay": {"priority_exponent": 0.6}}, "is used only with replay.sampling=proportional or lap"),
         ({"replay": {"importance_updates": 9}}, "is used only with replay.sampling=proportional"),
-        ({"replay": {"capacity": 100}}, "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity"),
+        (
+            {"replay": {"capacity": 100, "sampling": "proportional"}},
+            "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity",
+        ),
         ({"replay": {"capacity": -1}}, "out of range"),
         ({"env": {"num_envs": -1}}, "out of range"),
         ({"eval": {"episodes": 0}}, "out of range"),
@@ -211,7 +214,7 @@ def test_a_setting_is_declared_once() -> None:
         with pytest.raises(UserError, match=re.escape(words)):
             merge(WithMomentum(), {"td3": {name: value}})
     swept = WithMomentum(sweep=("td3.momentum=0.1,0.2",))
-    assert [getattr(swept.td3_of(member), "momentum") for member in swept.members] == [0.1, 0.2]  # noqa: B009
+    assert [getattr(swept.settings_of(member), "momentum") for member in swept.members] == [0.1, 0.2]  # noqa: B009
     with pytest.raises(
         UserError, match=r"td3.restarts cannot be swept; these can: td3.gamma, .*, td3.momentum and env.args.NAME$"
     ):
@@ -316,13 +319,13 @@ def test_a_file_that_is_not_toml(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_are_swept_only_by_rules_that_read_them() -> None:
-    cfg = merge(Config(), {"rule": "own.py:RULE", "seeds": [0, 1], "sweep": ["td3.critics=1,2"]})
-    assert [cfg.td3_of(member).critics for member in cfg.members] == [1, 1, 2, 2]
+    cfg = merge(Config(), {"algo": "own.py:RULE", "seeds": [0, 1], "sweep": ["td3.critics=1,2"]})
+    assert [cfg.settings_of(member).critics for member in cfg.members] == [1, 1, 2, 2]
     with pytest.raises(UserError, match="critics cannot be swept"):
-        merge(cfg, {"rule": "td3"})
+        merge(cfg, {"algo": "td3"})
     with pytest.raises(UserError, match=r"td3.critics=1.5 is not an integer"):
         halves = merge(cfg, {"sweep": ["td3.critics=1.5,2"]})
-        halves.td3_of(halves.members[0])
+        halves.settings_of(halves.members[0])
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_whole_numbers_are_swept_only_by_rules_that_read_them() -> None:
         ({"id": "HalfCheetah-v5"}, {}, ""),
         ({"id": "walkers:Walker2d"}, {}, ""),
         ({"id": "Pendulum-v1", "pixels": 84}, {"preset": "pixels"}, ""),
-        ({"id": "Walker2d-v5"}, {"rule": "mine:RULE"}, ""),
+        ({"id": "Walker2d-v5"}, {"algo": "mine:RULE"}, ""),
         ({"id": ""}, {}, ""),
     ],
 )

@@ -37,7 +37,10 @@ TUTORIALS = [
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("first-steps", "own-environment", "shipping")),
 ]
-SMALL = shlex.split("--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
+SMALL = shlex.split(
+    "--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --log.diagnose-every-steps 200 "
+    "--no-video"
+)
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 
 
@@ -184,6 +187,7 @@ def test_what_a_tutorial_shows_works(
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(any_run, "runs/NAME")
     shutil.copytree(any_run, "runs/OTHER")
+    shutil.copytree(ROOT / "examples", "examples")
     Path("my_robot.py").write_text(MY_ROBOT, encoding="utf-8")
     names: dict[str, Any] = {}
     servers = Servers()
@@ -198,7 +202,7 @@ def test_what_a_tutorial_shows_works(
             for command in block.commands:
                 servers.start(command) if command[0] == "serve" else run_small(command, capfd)
             for program in block.programs:
-                subprocess.run([sys.executable, *program], check=True, timeout=120)
+                subprocess.run([sys.executable, *map(servers.at_their_ports, program)], check=True, timeout=120)
     finally:
         servers.stop()
         for module in tmp_path.glob("*.py"):

@@ -264,7 +264,7 @@ def test_flags_of_actors() -> None:
     assert (cfg.actors, cfg.async_actors, cfg.max_ahead, cfg.noise.per_env) == ("local:4", 4, 7, True)
     with pytest.raises(UserError, match="a ladder over the environments of a seed, and each seed has one"):
         next(train(merge(cfg, {"seeds": [0, 1, 2, 3]})))
-    with pytest.raises(UserError, match=r"--noise is --noise.kind and --noise.per-env here"):
+    with pytest.raises(UserError, match=r"--noise is --noise.kind here"):
         parse(["Pendulum-v1", "--noise", "purple"])
 
 

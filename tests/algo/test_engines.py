@@ -113,14 +113,14 @@ def test_a_wrong_engine_is_stepped_back_from(
 
 
 MUTATIONS = {
-    "a2 = torch.add(pi2, eps, out=self.a2).clamp_(-1, 1)": "a2 = torch.add(pi2, eps, out=self.a2)",
+    "a2 = torch.add(self.pi2, eps, out=self.a2).clamp_(-1, 1)": "a2 = torch.add(self.pi2, eps, out=self.a2)",
     ".mul_(self.two_over_b)": ".mul_(self.two_over_b).mul_(0.5)",
     ".mul_(batch.discount)": ".mul_(self.cfg.gamma)",
-    "torch.mul(td, batch.weight.unsqueeze(1), out=": "torch.mul(td, self.one, out=",
-    "pi=pi.mT, q_pi=q_pi": "pi=torch.zeros_like(pi.mT), q_pi=q_pi",
+    "torch.mul(td, batch.weight, out=": "torch.mul(td, self.one, out=",
+    "pi=self.pi, q_pi=q_pi": "pi=torch.zeros_like(self.pi), q_pi=q_pi",
     "torch.sub(self.one, batch.terminated, out=self.y)": "torch.sub(self.one, self.y * 0, out=self.y)",
     "polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)": "pass",
-    "self.a[:, : self.maximised].copy_(pi.mT.unsqueeze(1))": "pass",
+    "self.a[: self.maximised].copy_(self.pi)": "pass",
 }
 
 

@@ -157,7 +157,7 @@ def test_a_rule_may_not_act_with_a_network_that_nobody_could_load(tmp_path: Path
     )
     words = "its actor's network, mine, is neither one of T3D's nor the one in td3.actor_network"
     with pytest.raises(UserError, match=words):
-        list(t3d.train(config(tmp_path, "wrong", "mlp", rule=f"{file}:RULE")))
+        list(t3d.train(config(tmp_path, "wrong", "mlp", algo=f"{file}:RULE")))
 
 
 def test_observations_are_never_overwritten() -> None:
@@ -187,7 +187,7 @@ wider = TD3._replace(
 def test_actor_processes_must_know_what_acts(tmp_path: Path) -> None:
     file = tmp_path / f"wider_{os.getpid()}.py"
     file.write_text(RULE)
-    changes: dict[str, Any] = {"rule": f"{file}:wider"}
+    changes: dict[str, Any] = {"algo": f"{file}:wider"}
     words = "acts with another network than td3.actor_network and td3.actor_hidden describe"
     with pytest.raises(UserError, match=words):
         list(t3d.train(config(tmp_path, "local", "mlp", actors="local:2", **changes)))

@@ -320,20 +320,20 @@ def test_a_network_of_ones_own_follows_the_encoder_and_is_tried_as_ever(tmp_path
 
     def check(changes: dict[str, Any]) -> None:
         cfg = merge(Config(td3=SMALL), changes)
-        check_own_code(cfg, CAMERA, rule_of(cfg.rule, CAMERA))
+        check_own_code(cfg, CAMERA, rule_of(cfg.algo, CAMERA))
 
     check({"td3": {"actor_network": names["good"], "critic_network": names["good"]}})
     agree(CAMERA, replace(SMALL, actor_network=names["good"]), count=4)
     with pytest.raises(UserError, match="wrong cannot be used: NumPy, with which policies act, and torch differ"):
         check({"td3": {"actor_network": names["wrong"]}})
-    check({"rule": names["images"]})
+    check({"algo": names["images"]})
     for rule in (names["vectors"], f"{Path(__file__).parents[1] / 'ddpg.py'}:DDPG"):
         with pytest.raises(
             UserError, match=r"cannot be used: its networks are for vectors, and .* images; base it on PIXELS of \S+$"
         ):
-            check({"rule": rule})
+            check({"algo": rule})
     with pytest.raises(UserError, match=r"unshifted cannot be used: it takes no notice of td3.image_shift"):
-        check({"rule": names["unshifted"], "td3": {"image_shift": 3}})
+        check({"algo": names["unshifted"], "td3": {"image_shift": 3}})
 
 
 def test_convolutions_that_leave_nothing_are_refused_in_a_sentence() -> None:

@@ -152,7 +152,7 @@ def test_unknown_rules_are_refused_in_a_sentence(tmp_path: Path) -> None:
 def config(tmp_path: Path, name: str, **changes: Any) -> Any:
     changes = {"threads": 1, **changes}  # bits depend on them
     return helpers.small_config(
-        rule=DDPG_FILE,
+        algo=DDPG_FILE,
         seeds=[0, 1],
         run={"root": str(tmp_path), "name": name},
         checkpoint={"every_steps": 100},
@@ -188,7 +188,7 @@ def train_until_first_update(cfg: Any) -> None:
 
 def test_a_rule_whose_file_has_gone_is_missed_in_a_sentence(tmp_path: Path) -> None:
     shutil.copy(HERE / "ddpg.py", tmp_path / "own_rule.py")
-    cfg = helpers.small_config(rule=f"{tmp_path}/own_rule.py:DDPG", run={"root": str(tmp_path), "name": "run"})
+    cfg = helpers.small_config(algo=f"{tmp_path}/own_rule.py:DDPG", run={"root": str(tmp_path), "name": "run"})
     train_until_first_update(cfg)
     (tmp_path / "own_rule.py").unlink()
     with pytest.raises(UserError, match=r".*own_rule\.py, which is missing"):
@@ -202,7 +202,7 @@ def test_a_rule_trains_with_actor_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ddpg_solves_pendulum_on_three_seeds(tmp_path: Path) -> None:
-    cfg = t3d.merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "rule": DDPG_FILE, "seeds": [0, 1, 2]})
+    cfg = t3d.merge(t3d.preset("quick"), {"env": {"id": "Pendulum-v1"}, "algo": DDPG_FILE, "seeds": [0, 1, 2]})
     cfg = t3d.merge(cfg, {"total_steps": 20_000, "run": {"root": str(tmp_path), "name": "ddpg"}})
     finals = {event.seed: event.mean_return for event in t3d.train(cfg) if isinstance(event, Eval)}
     assert len(finals) == 3 and min(finals.values()) > -200, finals
@@ -301,7 +301,7 @@ MISTAKES = {
 def test_a_mistake_in_a_rule_is_a_sentence_before_anything_is_written(tmp_path: Path, name: str) -> None:
     file = tmp_path / f"wrong_rules_{name}.py"
     file.write_text(WRONG)
-    cfg = helpers.small_config(rule=f"{file}:{name}", run={"root": str(tmp_path / "runs")})
+    cfg = helpers.small_config(algo=f"{file}:{name}", run={"root": str(tmp_path / "runs")})
     with pytest.raises(UserError, match=f"the rule .*:{name} cannot be used: {MISTAKES[name]}"):
         list(t3d.train(cfg))
     assert not (tmp_path / "runs").exists()
@@ -320,19 +320,19 @@ IGNORED: dict[str, dict[str, Any]] = {  # settings that DDPG takes no notice of
 @pytest.mark.parametrize("what", IGNORED)
 def test_a_setting_that_a_rule_takes_no_notice_of_is_refused(tmp_path: Path, what: str) -> None:
     rule = f"{Path(__file__).parents[1] / 'ddpg.py'}:DDPG"
-    cfg = helpers.small_config(rule=rule, run={"root": str(tmp_path / "runs")}, **IGNORED[what])
+    cfg = helpers.small_config(algo=rule, run={"root": str(tmp_path / "runs")}, **IGNORED[what])
     with pytest.raises(UserError, match=f"DDPG cannot be used: it takes no notice of {what}"):
         list(t3d.train(cfg))
     own = tmp_path / f"own_rules_{[*IGNORED].index(what)}.py"
     own.write_text("from t3d.algo.rules import TD3\nOWN = TD3._replace()\n")
-    rule_that_reads = helpers.small_config(rule=f"{own}:OWN", run={"root": str(tmp_path / "runs")}, **IGNORED[what])
+    rule_that_reads = helpers.small_config(algo=f"{own}:OWN", run={"root": str(tmp_path / "runs")}, **IGNORED[what])
     check_own_code(rule_that_reads, helpers.make_spec(), rule_of(f"{own}:OWN"))
 
 
 def test_counts_need_no_axis_for_seeds(tmp_path: Path) -> None:
     file = tmp_path / "counting_rules.py"
     file.write_text(WRONG)
-    cfg = helpers.small_config(rule=f"{file}:agent_with_counts", seeds=[0, 1], run={"root": str(tmp_path / "runs")})
+    cfg = helpers.small_config(algo=f"{file}:agent_with_counts", seeds=[0, 1], run={"root": str(tmp_path / "runs")})
     events = list(t3d.train(cfg))
     assert isinstance(events[-1], End) and events[-1].reason == "finished" and events[-1].saved
 
@@ -343,7 +343,7 @@ def test_what_is_shipped_is_evaluated_and_saved_and_what_acts_is_published(
     file = tmp_path / "shipped_rule.py"
     file.write_text("from t3d.algo.rules import TD3\nRULE = TD3._replace(shipped=lambda agent: agent.actor_target)\n")
     learners, collectors = helpers.caught(monkeypatch, Learner), helpers.caught(monkeypatch, InlineCollector)
-    cfg = helpers.small_config(rule=f"{file}:RULE", device="cpu", run={"root": str(tmp_path / "runs")})
+    cfg = helpers.small_config(algo=f"{file}:RULE", device="cpu", run={"root": str(tmp_path / "runs")})
     events = list(t3d.train(cfg))
     agent = learners[-1].agent
     assert np.array_equal(weights(events), agent.actor_target.flat[0].numpy())
@@ -354,7 +354,7 @@ def test_what_is_shipped_is_evaluated_and_saved_and_what_acts_is_published(
 
 def test_a_rule_whose_file_has_moved_is_found_by_config_toml(tmp_path: Path) -> None:
     shutil.copy(HERE / "ddpg.py", tmp_path / "first_place.py")
-    cfg = helpers.small_config(rule=f"{tmp_path}/first_place.py:DDPG", run={"root": str(tmp_path), "name": "run"})
+    cfg = helpers.small_config(algo=f"{tmp_path}/first_place.py:DDPG", run={"root": str(tmp_path), "name": "run"})
     train_until_first_update(cfg)
     (tmp_path / "first_place.py").rename(tmp_path / "second_place.py")
     settings = tmp_path / "run" / "config.toml"

@@ -57,7 +57,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.py").write_text(CANARY + content)
     small: dict[str, Any] = {"total_steps": 120, "seeds": [0, 1], "env": {"id": "canary_env.py:make"}}
     own: dict[str, Any] = {
-        "rule": "canary_rule.py:RULE",
+        "algo": "canary_rule.py:RULE",
         "td3": {"actor_network": "canary_actor.py:NETWORK", "critic_network": "canary_critic.py:NETWORK"},
     }
     for name, changes in {"RUN": {}, "own": own, "other": {}}.items():
@@ -126,8 +126,8 @@ def test_own_code_is_explained_once_it_is_typed(runs: Path, capsys: pytest.Captu
     said = capsys.readouterr().err
     settings = flat(load_config(runs / "own" / "config.toml"))
     assert "only t3d train, resume, eval, record and play import what a config names" in said
-    assert f"t3d explain own --own {settings['rule']}" in said or settings["td3.actor_network"] in said
-    own = [settings[key] for key in ("rule", "td3.actor_network", "td3.critic_network")]
+    assert f"t3d explain own --own {settings['algo']}" in said or settings["td3.actor_network"] in said
+    own = [settings[key] for key in ("algo", "td3.actor_network", "td3.critic_network")]
     for number in range(3):
         assert main(["explain", "own", "--own", *own[: number + 1]]) == (0 if number == 2 else 2)
     assert imported(runs.parent) == {*CONTENTS} - {"canary_env"}

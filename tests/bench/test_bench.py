@@ -61,8 +61,9 @@ def test_a_preset_is_measured_with_the_engines_that_compute_it(tmp_path: Path) -
     assert all((row["preset"], row["critics"], row["batch"]) == ("plus", 5, 16) for row in rows)
     case = Case("cpu", 1, 16, (16,), 1, 5, "plus")
     assert (case.cfg.actor_network, case.cfg.actor_objective, case.normalised) == ("layer_norm", "mean", True)
-    (row,) = measured(tmp_path, "train", *small, "--env", "Pendulum-v1", "--turns", "1")["rows"]
-    assert (row["engine"], row["preset"]) == ("eager", "plus")
+    rows = measured(tmp_path, "train", *small, "--env", "Pendulum-v1", "--turns", "1")["rows"]
+    assert {row["preset"] for row in rows} == {"plus"}
+    assert "sb3" not in {row["engine"] for row in rows}  # Stable-Baselines3 has no such networks
 
 
 def test_the_sizes_are_those_of_the_preset_unless_given(tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_transitions_that_a_full_disk_has_lost_are_not_saved_as_if_they_were_there() -> None:
     saver = Saver(Mock(), Mock(), None, Mock())
     for error, consistent in ((UserError("between two steps"), True), (FramesNotWritten("lost"), False)):
-        with pytest.raises(UserError), saver.changing():
+        with pytest.raises(UserError), saver:
             raise error
         assert saver._consistent is consistent
 

@@ -311,7 +311,7 @@ def test_pictures_show_every_critic_and_noise_only_where_there_is_any(critics: i
 
 def test_a_rule_of_ones_own_is_shown_without_formulas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = f"{ROOT / 'tests' / 'ddpg.py'}:DDPG"
-    list(t3d.train(config(tmp_path, rule=rule)))
+    list(t3d.train(config(tmp_path, algo=rule)))
     assert main(["explain", str(tmp_path / "run"), "--own", rule]) == 0
     said = capsys.readouterr().out
     assert "its own" in said and not re.search(r"^\d+  ", said, re.MULTILINE)

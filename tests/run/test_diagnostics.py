@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "categorical critics, two of three at random": {
         "td3": {"critic_loss": "categorical", "critics": 3, "aggregate": "min_of_random_2"}
     },
-    "a rule of one's own": {"rule": "ddpg:DDPG"},
+    "a rule of one's own": {"algo": "ddpg:DDPG"},
     "a sweep": {"sweep": ["td3.gamma=0.5,0.9"], "seeds": [0, 1]},
     "images": IMAGES,
     "an actor process that takes turns": {"actors": "local:1", "max_ahead": 1},
@@ -178,7 +178,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "scaled rewards": {"scale_rewards": True},
     "normalised observations": {"normalise_observations": True},
     "a categorical critic": {"td3": {"critic_loss": "categorical", "value_low": -20, "value_high": 34}},
-    "a rule of one's own": {"rule": "ddpg:DDPG"},
+    "a rule of one's own": {"algo": "ddpg:DDPG"},
     "a sweep": {"sweep": ["td3.gamma=0.6,0.85"]},
     "images": {**IMAGES, "td3": {**IMAGES["td3"], "batch_size": 120}},
     "one critic": {"td3": {"critics": 1}},
@@ -200,7 +200,7 @@ def test_the_bias_of_a_critic_that_is_wrong_on_purpose_is_found(tmp_path: Path, 
     for event, member in zip(events, cfg.members, strict=True):
         scale = 1.0 if scaler is None else float(scaler.scale[0, 0])
         assert scaler is None or abs(scale - 1) > 0.5, "scaling can be seen"
-        expected = returns_of_ones(steps, cfg.td3_of(member).gamma, scale, after=7.0)
+        expected = returns_of_ones(steps, cfg.settings_of(member).gamma, scale, after=7.0)
         expected = expected[: cfg.td3.batch_size] if "images" in settings else expected
         assert event.q_rows == len(expected) > 100
         assert event.q_predicted == pytest.approx(7, rel=1e-5)

@@ -33,7 +33,7 @@ COVERED = {
     "total_steps": "run/test_run.py::test_a_run_ends_on_the_step_and_evaluates_there",
     "device": "run/test_placement.py::test_cuda_is_refused_where_there_is_none",
     "threads": "run/test_placement.py::test_threads_are_set_and_recorded",
-    "rule": "algo/test_rules.py::test_a_rule_from_a_file_trains_says_why_it_is_eager_and_resumes_to_the_last_bit",
+    "algo": "algo/test_rules.py::test_a_rule_from_a_file_trains_says_why_it_is_eager_and_resumes_to_the_last_bit",
     "engine": "algo/test_engines.py::test_every_engine_trains_and_is_recorded",
     "tf32": "algo/test_engines.py::test_tf32_is_a_choice",
     "preset": "app/test_cli.py::test_settings_come_from_defaults_preset_file_and_flags_in_this_order",

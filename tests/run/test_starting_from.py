@@ -201,7 +201,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "other networks": ({"td3": {"actor_hidden": [16, 8]}}, "td3.actor_hidden=16 16, and this run 16 8; they must be"),
     "other critics": ({"td3": {"critics": 3}}, "td3.critics=2, and this run 3; they must be the same"),
     "other outputs": ({"td3": {"critic_loss": "categorical"}}, "does not fit this run (ValueError: critic is float32 "),
-    "another rule": ({"rule": "FILE"}, "rule=td3, and this run "),
+    "another rule": ({"algo": "FILE"}, "algo=td3, and this run "),
     "another scale": ({"normalise_observations": True}, "normalise_observations=False, and this run True"),
     "other spaces": ({"env": {"id": "MountainCarContinuous-v0"}}, "does not fit"),
     "other seeds": (

@@ -129,7 +129,7 @@ def test_members_are_every_combination_and_in_it_every_seed() -> None:
     last = cfg.members[-1]
     assert last == Member(6, (("td3.gamma", 0.99), ("td3.actor_lr", 0.001)))
     assert last.title == "td3.gamma=0.99, td3.actor_lr=0.001, seed 6" and cfg.member_seeds == [5, 6] * 4
-    assert cfg.td3_of(last) == merge(cfg, {"td3": {"gamma": 0.99, "actor_lr": 0.001}}).td3
+    assert cfg.settings_of(last) == merge(cfg, {"td3": {"gamma": 0.99, "actor_lr": 0.001}}).td3
     plain = Config(seeds=(5, 6)).members
     assert [(one.name, one.title) for one in plain] == [("seed-5", "seed 5"), ("seed-6", "seed 6")]
 
@@ -232,11 +232,11 @@ def test_a_rule_of_ones_own_has_its_own_coefficients_and_is_tried_with_them(tmp_
     with pytest.raises(
         UserError, match=r"^td3.actor_lr cannot be swept; these can: td3.gamma, td3.tau and env.args.NAME$"
     ):
-        list(t3d.train(config(tmp_path, "a", rule=f"{rule}:OWN", sweep=["td3.actor_lr=0,1"])))
+        list(t3d.train(config(tmp_path, "a", algo=f"{rule}:OWN", sweep=["td3.actor_lr=0,1"])))
     with pytest.raises(UserError, match=r"CARELESS cannot be used: with numbers that differ .* is not what a member"):
-        list(t3d.train(config(tmp_path, "a", rule=f"{rule}:CARELESS", sweep=["td3.tau=0.1,0.9"])))
+        list(t3d.train(config(tmp_path, "a", algo=f"{rule}:CARELESS", sweep=["td3.tau=0.1,0.9"])))
     assert not (tmp_path / "a").exists()
-    events = list(t3d.train(config(tmp_path, "a", rule=f"{rule}:OWN", sweep=["td3.tau=0.1,0.9"])))
+    events = list(t3d.train(config(tmp_path, "a", algo=f"{rule}:OWN", sweep=["td3.tau=0.1,0.9"])))
     assert isinstance(events[-1], End) and events[-1].reason == "finished"
 
 

@@ -98,14 +98,14 @@ def test_a_changed_checkpoint_is_refused(run: Path, name: str) -> None:
         t3d.load_policy(newest, seed=4)
 
 
-@pytest.mark.parametrize("setting", ["rule", "actor_network", "critic_network"])
+@pytest.mark.parametrize("setting", ["algo", "actor_network", "critic_network"])
 def test_a_checkpoint_never_chooses_what_code_runs(run: Path, tmp_path: Path, setting: str) -> None:
     hostile = tmp_path / "hostile.py"
     hostile.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     newest = max((run / "checkpoints").glob("0*"))
     own = f"{hostile}:{setting}"
     content = (newest / "state.json").read_text()
-    old = '"rule":"td3"' if setting == "rule" else f'"{setting}":"mlp"'
+    old = '"algo":"td3"' if setting == "algo" else f'"{setting}":"mlp"'
     assert content.count(old) == 1
     changed = content.replace(old, f'"{setting}":"{own}"').encode()
     (newest / "state.json").write_bytes(changed)

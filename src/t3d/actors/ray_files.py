@@ -45,7 +45,7 @@ def runtime_env(cfg: Config, folder: Path) -> dict[str, object]:
 
     Ray also leaves out what .gitignore and .rayignore name.
     """
-    network = cfg.td3.actor_network
+    network = cfg.actor_network
     own_network = own_there(network, folder) != own_there(network, None)
     if not own_network and environments_there(cfg, folder) == environments_there(cfg, None):
         return {}

@@ -100,7 +100,7 @@ class Actor:
     def _act(self, member_actor: MemberActor) -> None:
         updates = self.updates if member_actor.taken >= self.cfg.random_actions else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
-        if rollout.episodes or rollout.faults:  # before the rows: who has an episode's last row was told of its end
+        if rollout.episodes or rollout.faults:  # before the rows, so that its end is known when its last row arrives
             self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)
         self.ring.send(rollout.rows, rollout.origins, member_actor.member, updates)
         self.shared_state.taken[member_actor.member, self.number] += len(rollout.rows)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeVar
 
-from t3d.config import Config, TD3Config
+from t3d.config import Config, RuleConfig
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 
 NEWEST = 4  # events of a kind that are remembered: enough to see growth in spite of noise; chosen
@@ -87,7 +87,7 @@ class Symptom(NamedTuple):
     """What to look for, in which events, and for how many in a row it must hold."""
 
     kind: str
-    find: Callable[[Any, History, Config, TD3Config], Finding | None]  # the event is one of looks_at
+    find: Callable[[Any, History, Config, RuleConfig], Finding | None]  # the event is one of looks_at
     looks_at: tuple[type[Event], ...]
     looks: int
     then: str = START_AGAIN  # ends the advice: whether to resume or to start again
@@ -95,15 +95,16 @@ class Symptom(NamedTuple):
     is_note: bool = False  # it may be as it should, so that nobody has to do anything
 
 
-def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
+def saturated_actor(event: Diagnosed, _: History, cfg: Config, rule: RuleConfig) -> Finding | None:
     """Components of the action stay at one limit whatever the state; being at either limit often is healthy."""
     if not _or_nan(event.stuck_actions) > STUCK:
         return None
-    is_fast = td3.actor_lr > HIGH_RATE  # then nothing else is to blame
+    is_fast = rule.actor_lr > HIGH_RATE  # then nothing else is to blame
+    is_unpunished = getattr(rule, "pre_activation_penalty", None) == 0
     advice = _options(
         (_can_normalise(event, cfg) and not is_fast, "--normalise-observations if observations are large"),
-        (True, _lower_rates(td3, ["actor"])),
-        (td3.pre_activation_penalty == 0 and not is_fast, "--td3.pre-activation-penalty 0.001"),
+        (True, _lower_rates(rule, ["actor"])),
+        (is_unpunished and not is_fast, f"--{rule.prefix}pre-activation-penalty 0.001"),
     )
     return Finding(
         f"the actor is saturated: {event.stuck_actions:.0%} of the action's components stay at the same limit of "
@@ -112,7 +113,7 @@ def saturated_actor(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -
     )
 
 
-def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config) -> Finding | None:
+def overestimation(event: Diagnosed, history: History, _: Config, rule: RuleConfig) -> Finding | None:
     """The critics predict far more than the returns that follow, and ever more; slow ones lag, but do not rise."""
     looks = history.newest(Diagnosed)
     predicted, biases = [_or_nan(look.q_predicted) for look in looks], [_or_nan(look.q_bias) for look in looks]
@@ -120,12 +121,12 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     is_high = biases[-1] > TOO_HIGH * scale and biases[-1] > biases[0] + GROWN * scale
     if not (is_high and _rise(biases) > 0 and _rise(predicted) > RISING * biases[-1]):
         return None
-    more = (td3.critics < MANY_CRITICS, f"more critics, --td3.critics {MANY_CRITICS}")
-    advice = _options((True, _lower_rates(td3, ["critic"])), more) + "."
-    if td3.critics == 1:
-        advice = "two critics, --td3.critics 2: TD3 takes the smaller of their values, which prevents this."
-    elif td3.aggregate != "min":
-        advice = "the smallest of the critics' values, --td3.aggregate min."
+    more = (rule.critics < MANY_CRITICS, f"more critics, --{rule.prefix}critics {MANY_CRITICS}")
+    advice = _options((True, _lower_rates(rule, ["critic"])), more) + "."
+    if rule.critics == 1:
+        advice = f"two critics, --{rule.prefix}critics 2: TD3 takes the smaller of their values, which prevents this."
+    elif getattr(rule, "aggregate", "min") != "min":
+        advice = f"the smallest of the critics' values, --{rule.prefix}aggregate min."
     return Finding(
         f"the critics overestimate, more and more: they predict returns of {_number(predicted[-1])} where "
         f"{_number(_or_nan(event.q_return))} followed, too high by {_number(biases[-1])} ({NEWEST - 1} looks ago by "
@@ -134,12 +135,12 @@ def overestimation(event: Diagnosed, history: History, _: Config, td3: TD3Config
     )
 
 
-def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config) -> Finding | None:
+def critics_diverging(event: Update, history: History, _: Config, rule: RuleConfig) -> Finding | None:
     """Values beyond what rewards allow, or errors larger than any reward that keep doubling."""
     largest = history.largest_reward
-    if not (largest > 0 and td3.gamma < 1):
+    if not (largest > 0 and rule.gamma < 1):
         return None
-    limit = largest / (1 - td3.gamma)
+    limit = largest / (1 - rule.gamma)
     errors, text = [_or_nan(update.td_abs_mean) for update in history.newest(Update)], ""
     if abs(_or_nan(event.q_mean)) > limit:
         text = (
@@ -151,19 +152,19 @@ def critics_diverging(event: Update, history: History, _: Config, td3: TD3Config
             f"the critics diverge: their mean error has grown from {_number(errors[0])} to {_number(errors[-1])} "
             f"within {NEWEST} reports and is larger than any reward ({_number(largest)})."
         )
-    return Finding(text, f"{_lower_rates(td3)}; then a lower --td3.gamma.") if text else None
+    return Finding(text, f"{_lower_rates(rule)}; then a lower --{rule.prefix}gamma.") if text else None
 
 
-def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Finding | None:
+def dead_units(event: Diagnosed, _: History, cfg: Config, rule: RuleConfig) -> Finding | None:
     """Most of a network's hidden units pass nothing, whatever the input."""
     name, share = max(event.dead_units.items(), key=lambda pair: _or_nan(pair[1]), default=("", 0.0))
     if not _or_nan(share) >= MOSTLY_DEAD:
         return None
     network = "actor" if "actor" in name else "critic"
     advice = _options(
-        (True, _lower_rates(td3, [network])),
+        (True, _lower_rates(rule, [network])),
         (_can_normalise(event, cfg), "--normalise-observations"),
-        (getattr(td3, f"{network}_network") == "mlp", f"--td3.{network}-network layer_norm"),
+        (getattr(rule, f"{network}_network", "") == "mlp", f"--{rule.prefix}{network}-network layer_norm"),
     )
     return Finding(
         f"{share:.0%} of the hidden units of the {name} are dead: they pass 0 for every state of a batch and get no "
@@ -172,7 +173,7 @@ def dead_units(event: Diagnosed, _: History, cfg: Config, td3: TD3Config) -> Fin
     )
 
 
-def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Config) -> Finding | None:
+def evaluation_collapsed(event: Eval, history: History, cfg: Config, rule: RuleConfig) -> Finding | None:
     """The policy has lost most of what training had gained, or is worse than before training, and not by chance."""
     first, best = history.first, history.best
     if first is None or best is None:
@@ -186,7 +187,7 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
         return Finding(
             f"the policy has collapsed: its evaluation is {event.mean_return:,.1f}, after {best.mean_return:,.1f} at "
             f"step {best.step:,} and {first.mean_return:,.1f} before training. best/ still holds the good policy.",
-            _options((True, _lower_rates(td3)), larger_replay) + "; and other alarms first if there are any.",
+            _options((True, _lower_rates(rule)), larger_replay) + "; and other alarms first if there are any.",
         )
     lost = first.mean_return - event.mean_return
     enough = len(history.means) > EVALUATIONS and lost > max(CHANCE * first.std_return, CHANCE * event.std_return)
@@ -195,11 +196,11 @@ def evaluation_collapsed(event: Eval, history: History, cfg: Config, td3: TD3Con
     return Finding(
         f"the policy is worse than before training: its evaluation is {event.mean_return:,.1f}, and that of the "
         f"untrained one was {first.mean_return:,.1f}. None of {len(history.means) - 1} since was clearly better.",
-        f"t3d doctor, which checks the environment's rewards, then {_lower_rates(td3)}, or more --random-steps.",
+        f"t3d doctor, which checks the environment's rewards, then {_lower_rates(rule)}, or more --random-steps.",
     )
 
 
-def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Config) -> Finding | None:
+def update_ratio(event: ActingEvent, history: History, cfg: Config, __: RuleConfig) -> Finding | None:
     """The learner makes far more, or far fewer, updates for each step than asked for, again and again."""
     wanted, ratio = cfg.updates_per_step, _or_nan(event.ratio)
     ratios = [_or_nan(report.ratio) for report in history.newest(ActingEvent)]
@@ -216,7 +217,7 @@ def update_ratio(event: ActingEvent, history: History, cfg: Config, __: TD3Confi
     )
 
 
-def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __: TD3Config) -> Finding | None:
+def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __: RuleConfig) -> Finding | None:
     """Learning mostly waits for the environment."""
     share = _or_nan(event.learner_waited if isinstance(event, ActingEvent) else event.acting_share)
     if not share > SLOW:
@@ -232,7 +233,7 @@ def slow_environment(event: Diagnosed | ActingEvent, _: History, cfg: Config, __
     )
 
 
-def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Config) -> Finding | None:
+def constant_observation(_: Diagnosed, history: History, __: Config, ___: RuleConfig) -> Finding | None:
     """Components of the observation have been the same in every batch that was looked at."""
     constant = sorted(history.never_changed or ())
     if not constant:
@@ -246,7 +247,7 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: TD3Con
     )
 
 
-def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config) -> Finding | None:
+def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: RuleConfig) -> Finding | None:
     """Rewards are so large that the critics' values and gradients are out of proportion to the learning rates."""
     mean = _or_nan(event.total_reward) / max(1, event.length)
     if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
@@ -259,7 +260,7 @@ def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: TD3Config
     )
 
 
-def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: TD3Config) -> Finding | None:
+def time_limit_terminates(event: EpisodeEnd, history: History, _: Config, __: RuleConfig) -> Finding | None:
     """Episodes terminate again and again at exactly the same length, which none exceeds, as a time limit would do."""
     if history.terminated_alike < 2 or event.length == 1 or event.length < history.longest_episode:
         return None
@@ -292,11 +293,11 @@ def _options(*each: tuple[bool, str]) -> str:
     return ", or ".join(text for is_of_use, text in each if is_of_use)
 
 
-def _lower_rates(td3: TD3Config, networks: Sequence[str] = ("actor", "critic")) -> str:
+def _lower_rates(rule: RuleConfig, networks: Sequence[str] = ("actor", "critic")) -> str:
     """Names the flags of learning rates that are a third of the present ones, at most the default."""
-    rates: list[float] = [getattr(td3, f"{network}_lr") for network in networks]
+    rates: list[float] = [getattr(rule, f"{network}_lr") for network in networks]
     lower = [f"{min(rate / 3, 3e-4) or 3e-4:.0e}".replace("e-0", "e-") for rate in rates]
-    flags = " ".join(f"--td3.{network}-lr {rate}" for network, rate in zip(networks, lower, strict=True))
+    flags = " ".join(f"--{rule.prefix}{network}-lr {rate}" for network, rate in zip(networks, lower, strict=True))
     now = " and ".join(f"{rate:g}" for rate in rates) + (", which is far too high" if max(rates) > HIGH_RATE else "")
     return f"{'a lower learning rate' if len(rates) == 1 else 'lower learning rates'}, {flags} (now {now})"
 

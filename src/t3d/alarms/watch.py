@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t3d.alarms.symptoms import SYMPTOMS, History, Symptom
-from t3d.config import Config, Member, TD3Config
+from t3d.config import Config, Member, RuleConfig
 from t3d.config.sweeps import noun
 from t3d.events import ActorEvent, Alarm, Eval, Event, Note, SeedStopped
 from t3d.store.log import read_events
@@ -47,8 +47,8 @@ class Watch:
     stopped: set[int | None] = field(default_factory=set)  # members that have diverged
 
     def __post_init__(self) -> None:
-        self._td3: dict[int | None, TD3Config] = {None: self.cfg.td3}
-        self._td3.update((index, self.cfg.td3_of(member)) for index, member in enumerate(self.cfg.members))
+        self._settings: dict[int | None, RuleConfig] = {None: self.cfg.settings_of()}
+        self._settings.update((index, self.cfg.settings_of(member)) for index, member in enumerate(self.cfg.members))
 
     def with_alarms(self, events: Iterable[Event]) -> list[Event]:
         """Returns the events, each followed by the alarms that it sets off."""
@@ -72,7 +72,7 @@ class Watch:
             if event.member not in (None, next(living, None)):
                 return []
             member, seed = None, None
-        finding = symptom.find(event, history, self.cfg, self._td3[event.member])
+        finding = symptom.find(event, history, self.cfg, self._settings[event.member])
         debounce = self.debounces.setdefault((symptom.kind, member), Debounce())
         if not debounce.look(finding is not None, symptom.looks) or finding is None:
             return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from t3d.algo.engines.verify import FixedBatch, random_batch
 from t3d.algo.learner import Learner
 from t3d.algo.networks import ImageActor, Stack, initial, named_tensors
 from t3d.algo.rules import Rule, coefficients_of_members
-from t3d.config import Config, TD3Config
+from t3d.config import Config, RuleConfig
 from t3d.config.fields import known_settings, settings_where
 from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.config.sweeps import swept
@@ -28,6 +28,7 @@ from t3d.policy.architectures import KINDS, Architecture
 from t3d.policy.spec import Spec
 from t3d.types import Batch
 
+Settings = TypeVar("Settings", bound=RuleConfig)
 TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
 SEEDS = (0, 1)
 MOST_IN_BATCH = 8  # chosen: enough to try an update
@@ -39,17 +40,19 @@ class Wrong(Exception):
 
 def check_own_code(cfg: Config, spec: Spec, rule: Rule) -> None:
     """Raises a UserError if a network or a rule of the user's own cannot be used, or not in this sweep."""
-    actor = actor_architecture(spec, cfg.td3)
-    for network, acts in ((actor, True), (critic_architecture(spec, cfg.td3), False)):
-        if is_own(network.name):
-            with _blamed(f"the network {network.name}"):
-                _try_network(network.without_images, acts=acts)
-    if is_own(cfg.rule):
-        with _blamed(f"the rule {cfg.rule}"):
-            learner = _try_rule(rule, spec, _small(cfg.td3))
+    settings = cfg.settings_of(kind=rule.settings)
+    describe = {"actor_network": actor_architecture, "critic_network": critic_architecture}
+    for name, network in cfg.networks.items():
+        if is_own(network):
+            with _blamed(f"the network {network}"):
+                _try_network(describe[name](spec, settings).without_images, acts=name == "actor_network")
+    if is_own(cfg.algo):
+        with _blamed(f"the rule {cfg.algo}"):
+            learner = _try_rule(rule, spec, _small(settings))
             _refuse_ignored(rule, spec, cfg)
             for acting in {learner.acting, learner.shipped}:
-                _check_acting(acting.architecture, actor, needs_settings=cfg.async_actors > 0)
+                described = actor_architecture(spec, settings) if "actor_network" in cfg.networks else None
+                _check_acting(acting.architecture, described, cfg.section, needs_settings=cfg.async_actors > 0)
             coefficients_of_members(cfg, rule)  # refuses what cannot be swept
             if swept(cfg.members):
                 _try_sweep(rule, spec, cfg)
@@ -77,12 +80,12 @@ def _require_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
     _require(tuple(np.shape(array)) == shape, f"{name} has shape {tuple(np.shape(array))} instead of {shape}")
 
 
-def _small(cfg: TD3Config) -> TD3Config:
+def _small(cfg: Settings) -> Settings:
     return replace(cfg, batch_size=min(cfg.batch_size, MOST_IN_BATCH))
 
 
 def _learned(
-    cycles: int, rule: Rule, spec: Spec, cfg: TD3Config, batch: Batch, seeds: Sequence[int], coefficients: Any = None
+    cycles: int, rule: Rule, spec: Spec, cfg: RuleConfig, batch: Batch, seeds: Sequence[int], coefficients: Any = None
 ) -> dict[str, Tensor]:
     """The tensors of an agent after some cycles of updates."""
     learner = Learner(spec, cfg, seeds, rule=rule, coefficients=coefficients, source=FixedBatch(batch))
@@ -111,7 +114,7 @@ def _try_network(network: Architecture, *, acts: bool) -> None:
     _require(is_close, f"NumPy, with which policies act, and torch differ by {difference:.2g}")
 
 
-def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
+def _try_rule(rule: Rule, spec: Spec, cfg: RuleConfig) -> Learner:
     """Performs one cycle of updates and every periodic operation once, on an agent of its own."""
     _require(len(rule.phases(cfg)) > 0, "it has no phases")
     is_periodic = all(operation.every >= 1 for operation in rule.periodic)
@@ -137,7 +140,7 @@ def _try_rule(rule: Rule, spec: Spec, cfg: TD3Config) -> Learner:
     return learner
 
 
-def _check_trace(trace: Any, cfg: TD3Config) -> None:
+def _check_trace(trace: Any, cfg: RuleConfig) -> None:
     missing = [name for name in ("q", "y", "td", "losses") if getattr(trace, name, None) is None]
     missing += [f"losses[{name!r}]" for name in ("critic", "actor") if not missing and name not in trace.losses]
     _require(not missing, f"the trace of its last phase lacks {', '.join(missing)}")
@@ -164,31 +167,33 @@ def _check_agent(learner: Learner) -> None:
     _require(moved == declared, f"its parameters() are {declared:,}, but its optimisers move {moved:,} for each seed")
 
 
-def _check_acting(network: Architecture, actor: Architecture, *, needs_settings: bool) -> None:
+def _check_acting(network: Architecture, actor: Architecture | None, section: str, *, needs_settings: bool) -> None:
     """A policy file must say what its network is, and actor processes only know what the settings describe."""
-    unknown = f"its actor's network, {network.name}, is neither one of T3D's nor the one in td3.actor_network"
-    _require(network.name in KINDS or network.name == actor.name, unknown)
-    other = "it acts with another network than td3.actor_network and td3.actor_hidden describe, which actor processes "
+    unknown = f"its actor's network, {network.name}, is neither one of T3D's nor the one in {section}.actor_network"
+    _require(network.name in KINDS or (actor is not None and network.name == actor.name), unknown)
+    settings = f"{section}.actor_network and {section}.actor_hidden"
+    other = f"it acts with another network than {settings} describe, which actor processes "
     _require(network == actor or not needs_settings, f"{other}do not know; use --actors inline")
 
 
 def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
     """Refuses settings that a rule takes no notice of: two cycles of updates are the same without them."""
-    small, known = _small(cfg.td3), known_settings(TD3Config)
+    kind = rule.settings
+    small, known = _small(cfg.settings_of(kind=kind)), known_settings(kind)
     batch = random_batch(spec, small, len(SEEDS), "cpu")
 
-    def refuse_same(setting: str, changed: TD3Config, plain: TD3Config, other_batch: Batch) -> None:
+    def refuse_same(setting: str, changed: RuleConfig, plain: RuleConfig, other_batch: Batch) -> None:
         ours = _learned(2, rule, spec, changed, batch, SEEDS)
         theirs = _learned(2, rule, spec, plain, other_batch, SEEDS)
         is_ignored = all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
         _require(not is_ignored, f"it takes no notice of {setting}")
 
-    for name in settings_where(TD3Config, lambda about: about.get("optional", False)):
+    for name in settings_where(kind, lambda about: about.get("optional", False)):
         belonging = [name, *(other for other, about in known.items() if about.get("used_with", ("",))[0] == name)]
-        plain = replace(small, **{other: getattr(TD3Config, other) for other in belonging})
+        plain = replace(small, **{other: getattr(kind, other) for other in belonging})
         if plain != small:
             extreme = replace(small, **{name: known[name].get("extreme", getattr(small, name))})
-            refuse_same(f"td3.{name}", extreme, plain, batch)
+            refuse_same(f"{cfg.section}.{name}", extreme, plain, batch)
     if cfg.replay.sampling == "proportional":
         weights = "the weights of transitions, which replay.sampling=proportional needs"
         refuse_same(weights, small, small, batch._replace(weight=batch.weight.flip(1)))
@@ -196,7 +201,7 @@ def _refuse_ignored(rule: Rule, spec: Spec, cfg: Config) -> None:
 
 def _try_sweep(rule: Rule, spec: Spec, cfg: Config) -> None:
     """Compares two members that differ as in the sweep with each of them alone."""
-    each = [_small(cfg.td3_of(member)) for member in (cfg.members[0], cfg.members[-1])]
+    each = [_small(cfg.settings_of(member, rule.settings)) for member in (cfg.members[0], cfg.members[-1])]
     batch = random_batch(spec, each[0], len(SEEDS), "cpu")
     coefficients = for_members([rule.coefficients(settings) for settings in each])
     ours = _learned(1, rule, spec, each[0], batch, SEEDS, coefficients)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from t3d.algo.coefficients import for_members
 from t3d.algo.networks import Actor
 from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, polyak, td3_draws, td3_init, td3_parameters, td3_update
-from t3d.config import Config, TD3Config
+from t3d.config import Config, RuleConfig, TD3Config, diff, flat, merge, plain
+from t3d.config.presets import preset
 from t3d.config.sweeps import ENV_ARGS, refuse_field, swept
-from t3d.modules import named_or_own
+from t3d.errors import UserError
+from t3d.modules import is_own, named_or_own
 from t3d.policy.spec import Spec
 
 Agent = Any  # a NamedTuple of stacks, AdamStates and tensors, which updates change in place
@@ -21,7 +24,7 @@ class PeriodicOperation(NamedTuple):
     """Something that happens between updates, after every so many."""
 
     every: int  # updates
-    run: Callable[[Agent, TD3Config], None]  # changes the agent in place
+    run: Callable[[Agent, Any], None]  # changes the agent in place
 
 
 class Resting(NamedTuple):
@@ -42,22 +45,23 @@ class Rule(NamedTuple):
     # (agent, batch, draws, cfg, coefficients, phase) -> trace; changes the agent in place. A trace is a NamedTuple of
     # tensors (M, ...) with q and td (M, C, B), y (M, B), and losses (M,) by name; complete ones have critic and actor.
     update: Callable[..., Any]
-    coefficients: Callable[[TD3Config], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
+    settings: type[RuleConfig] = TD3Config
+    coefficients: Callable[[Any], Any] = coefficients_of  # a NamedTuple of floats, one of them gamma
     # Taken in turn; the last one's trace is complete. TD3's say whether the actor moves: each policy_delay-th does.
-    phases: Callable[[TD3Config], Sequence[Hashable]] = lambda cfg: [False] * (cfg.policy_delay - 1) + [True]
+    phases: Callable[[Any], Sequence[Hashable]] = lambda cfg: [False] * (cfg.policy_delay - 1) + [True]
     # A NamedTuple of shapes (or None); updates get normal draws of these.
-    draws: Callable[[Spec, TD3Config], Any] = td3_draws
+    draws: Callable[[Spec, Any], Any] = td3_draws
     acting: Callable[[Agent], Actor] = lambda agent: agent.actor  # collects transitions
     shipped: Callable[[Agent], Actor] = lambda agent: agent.actor  # is evaluated and saved
-    parameters: Callable[[Spec, TD3Config], int] = td3_parameters  # learned by one member
+    parameters: Callable[[Spec, Any], int] = td3_parameters  # learned by one member
     periodic: tuple[PeriodicOperation, ...] = ()
     resting: Resting | None = None  # None: its actor cannot rest
 
 
-TD3 = Rule(
+TD3 = Rule(  # while its actor rests: steps 4 to 12 and 15
     td3_init,
     td3_update,
-    resting=Resting(False, lambda agent, of: polyak(agent.critic_target, agent.critic, of.tau)),  # steps 4 to 12, 15
+    resting=Resting(False, lambda agent, coefficients: polyak(agent.critic_target, agent.critic, coefficients.tau)),
 )
 PIXELS = Rule(  # TD3 for observations with images; the parameters of its actor include the encoder's
     pixels_init,
@@ -76,11 +80,35 @@ def rule_of(name: str, spec: Spec | None = None) -> Rule:
     return named_or_own(name, WITH_IMAGES if has_images else RULES, Rule, "rule")
 
 
+def with_own_settings(cfg: Config) -> Config:
+    """Completes the settings of a rule of the user's own; refuses those that its file does not declare."""
+    if not is_own(cfg.algo):
+        if cfg.own:
+            raise UserError(f"own.{next(iter(cfg.own))} is for a rule of your own, and algo={cfg.algo} is none")
+        return cfg
+    kind = rule_of(cfg.algo).settings
+    if kind is TD3Config:
+        if cfg.own:
+            raise UserError(f"{cfg.algo} declares no settings of its own, so own.{next(iter(cfg.own))} is unknown")
+        return cfg
+    if kind.prefix != RuleConfig.prefix:
+        how = f"write class {kind.__name__}(..., prefix='{RuleConfig.prefix}')"
+        raise UserError(f"the settings of {cfg.algo} are called {kind.prefix}, and must be called own.; {how}")
+    defaults = flat(Config())
+    for name, (_, value) in diff(cfg, preset(cfg.preset)).items():
+        if name.startswith(TD3Config.prefix) and value != defaults[name]:
+            raise UserError(f"{name}={plain(value)} is not used: the settings of {cfg.algo} are called own.NAME")
+    return replace(cfg, own=asdict(merge(kind(), cfg.own, prefix=kind.prefix)), td3=TD3Config())
+
+
 def coefficients_of_members(cfg: Config, rule: Rule) -> Any:
     """Returns the numbers that the rule's updates read; those that differ between members are tensors (M,)."""
-    plain, fields = rule.coefficients(cfg.td3), [name for name in swept(cfg.members) if not name.startswith(ENV_ARGS)]
+    same = rule.coefficients(cfg.settings_of(kind=rule.settings))
+    fields = [name for name in swept(cfg.members) if not name.startswith(ENV_ARGS)]
     if not fields:
-        return plain
+        return same
     for field in fields:
-        refuse_field(field, [f"td3.{name}" for name in plain._fields if hasattr(cfg.td3, name)])
-    return for_members([rule.coefficients(cfg.td3_of(member)) for member in cfg.members], cfg.device)
+        refuse_field(field, [f"{cfg.section}.{name}" for name in same._fields if hasattr(rule.settings, name)])
+    return for_members(
+        [rule.coefficients(cfg.settings_of(member, rule.settings)) for member in cfg.members], cfg.device
+    )

@@ -144,12 +144,12 @@ def optimise(stack: Stack, adam: AdamState, gradient: Tensor, rate: Coefficient,
 
 
 def penalty(pre_activation: Tensor, strength: Coefficient) -> Tensor | float:
-    """What each member pays for outputs of its actor far from zero, where tanh has no slope: (M,), or nothing."""
+    """A penalty of each member for outputs of its actor far from zero, where tanh has no slope: (M,), or nothing."""
     if is_zero(strength):
         return 0.0
     squares = pre_activation.square().mean(dim=(1, 2))
-    paid: Tensor = rowwise(strength, squares) * squares
-    return paid
+    penalties: Tensor = rowwise(strength, squares) * squares
+    return penalties
 
 
 def polyak(target: Stack, online: Stack, tau: Coefficient) -> None:

@@ -38,14 +38,14 @@ def main(arguments: list[str]) -> int:
     """Exports the policy and prints the file's path."""
     args = read_flags(ExportArgs, arguments, "t3d export")
     console, run = PlainConsole(), open_run(args.run, args.root)
-    refuse_own_network(run.cfg.td3.actor_network)
+    refuse_own_network(run.cfg.actor_network)
     out = args.out or run.path / f"policy.{args.format}"
     refuse_place(out)
     member = chosen_member(run, console) if args.seed is None else run.member(args.seed)
     policy = run.policy(member, args.policy)
     training = {  # what the file says about the run
         "run": readable(run.path.name),
-        "rule": run.cfg.rule,
+        "rule": run.cfg.algo,
         "preset": run.cfg.preset,
         "total_steps": run.cfg.total_steps,
         "updates": policy.about["updates"],

@@ -60,7 +60,7 @@ class ExplainArgs(RootFlag):
         tyro.conf.arg(metavar="overestimation|smoothing|delay", help_behavior_hint=""),
     ] = None
     """Single against twin critics, with and without target policy smoothing, or policy delay 1 against 2, on ENV
-    (default: Pendulum-v1, a few minutes)."""
+    (default: Pendulum-v1, about a minute)."""
 
 
 def explain(arguments: list[str]) -> int:
@@ -180,7 +180,7 @@ def _explain(run: Run, args: ExplainArgs, default: Path, console: PlainConsole) 
     from t3d.insight.one_update import one_update  # noqa: PLC0415
 
     update = one_update(run, args.seed)
-    steps = explained(update) if update.cfg.rule == "td3" else []
+    steps = explained(update) if update.cfg.algo == "td3" else []
     others = returned(update) if not steps else []
     console.print(Text(printable(heading(update)), "bold"))
     console.print(LETTERS)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -88,22 +87,22 @@ def evaluate(arguments: list[str]) -> int:
     console = PlainConsole()
     console.print(title, style="bold", soft_wrap=True)
     console.print(row)
-    for name, said in result["metrics"].items():
-        within = " to ".join(metric_text(name, end) for end in said["interval"] or ())
-        text = f"{name} {metric_text(name, said['mean'])}{f' (95 % interval {within})' if within else ''}"
-        console.print(f"{text} over {counted(said['episodes'], 'episode')}", soft_wrap=True)
+    for name, metric in result["metrics"].items():
+        within = " to ".join(metric_text(name, end) for end in metric["interval"] or ())
+        text = f"{name} {metric_text(name, metric['mean'])}{f' (95 % interval {within})' if within else ''}"
+        console.print(f"{text} over {counted(metric['episodes'], 'episode')}", soft_wrap=True)
     return 0
 
 
 def _metrics(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
-    """Returns what episodes said of themselves, each with its mean and the interval of that, of a rate Wilson's."""
-    said = {}
+    """Returns the metrics of episodes with their means and intervals; those of rates are Wilson's."""
+    metrics = {}
     for name, value in mean_metrics([episode.metrics for episode in episodes]).items():
         values = np.array(values_of(name, episodes))
         is_rate = name == SUCCESS and bool(np.isin(values, (0, 1)).all())
         interval = rate_interval(values.sum(), len(values)) if is_rate else estimate(mean, [values]).interval
-        said[name] = {"mean": value, "episodes": len(values), "interval": interval, "values": values.tolist()}
-    return said
+        metrics[name] = {"mean": value, "episodes": len(values), "interval": interval, "values": values.tolist()}
+    return metrics
 
 
 def _evaluate(args: EvalArgs, console: PlainConsole) -> tuple[str, dict[str, Any]]:
@@ -182,7 +181,7 @@ def open_policy(args: PolicyFlags, console: Console) -> tuple[Run, Member, Saved
     folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
     own_env = run.env(args.env)
     own_env = own_env if args.env is None else replace(own_env, id="")  # one that the user has named may be anywhere
-    needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.td3.actor_network))
+    needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.actor_network or TD3Config.actor_network))
     find_again(own_names(needed), remembered_files(folder), folder)
     policy = run.load(file) if file is not None else None
     if policy is not None:
@@ -279,7 +278,7 @@ def _in_words(members: Sequence[Member]) -> str:
 
 def _result(choice: Choice, contenders: str, run: Run) -> str:
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
-    others = [number_text(mean) for of, mean in sorted(choice.mean_returns.items(), key=itemgetter(1)) if of != member]
+    others = [*map(number_text, sorted(mean for other, mean in choice.mean_returns.items() if other != member))]
     known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)

@@ -19,11 +19,12 @@ from t3d.app.serve import DASHBOARD
 from t3d.app.session import show
 from t3d.app.tables import settings_table
 from t3d.app.terminal import PlainConsole, SignalRequests, labelled
-from t3d.config import Config, diff, load_toml, merge, plain
+from t3d.config import Config, RuleConfig, diff, load_toml, merge, plain
 from t3d.config.presets import PRESETS, families, preset
 from t3d.config.sweeps import ENV_ARGS, FORM, swept
 from t3d.errors import NothingLeft, UserError, check_installed
 from t3d.events import Event
+from t3d.modules import is_own
 from t3d.store.reader import locate
 
 OF_SEVERAL = {  # flags of which a second one would replace the first
@@ -170,8 +171,7 @@ def parse(arguments: list[str]) -> TrainArgs:
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     tables: dict[str, Any] = {"env": {"args": {}}, "eval": {"args": {}, "sets": {}}}  # flags go on top of the file's
-    defaults = TrainArgs(cfg=merge(base, tables))
-    args, envs = read_known(TrainArgs, arguments, "t3d train", defaults, words="ENV")
+    args, envs = _read(merge(base, tables), arguments)
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
     for name in swept(args.cfg.members):
         swept_flag = f"--{name.replace('_', '-')}"
@@ -185,6 +185,30 @@ def parse(arguments: list[str]) -> TrainArgs:
     evaluation = {name: {**getattr(base.eval, name), **getattr(args.cfg.eval, name)} for name in ("args", "sets")}
     cfg = merge(args.cfg, {"env": env, "eval": evaluation})
     return dataclasses.replace(args, cfg=cfg)
+
+
+def _read(base: Config, arguments: list[str]) -> tuple[TrainArgs, list[str]]:
+    """Parses the flags over a configuration; those of a rule of the user's own are in its file."""
+    algo = next(reversed(_values(arguments, "--algo")), base.algo)
+    kind = _declared_by(algo) if is_own(algo) else RuleConfig
+    if kind.prefix != RuleConfig.prefix or kind is RuleConfig:
+        return read_known(TrainArgs, arguments, "t3d train", TrainArgs(cfg=base), words="ENV")
+    flags: Any = Annotated[kind, tyro.conf.arg(name="own")]
+    given = merge(kind(), base.own, prefix=kind.prefix)
+    both = dataclasses.make_dataclass(
+        "TrainArgs", [("own", flags, given)], bases=(TrainArgs,), frozen=True, kw_only=True
+    )
+    both.__doc__ = TrainArgs.__doc__
+    args, envs = read_known(both, arguments, "t3d train", both(cfg=dataclasses.replace(base, own={})), words="ENV")
+    own = dataclasses.asdict(args.own)
+    return dataclasses.replace(args, cfg=merge(args.cfg, {"own": own})), envs
+
+
+def _declared_by(algo: str) -> type[RuleConfig]:
+    """The class of the settings of a rule of the user's own, which is imported."""
+    from t3d.algo.rules import rule_of  # noqa: PLC0415 (imports torch)
+
+    return rule_of(algo).settings
 
 
 def _values(arguments: list[str], flag: str) -> list[str]:

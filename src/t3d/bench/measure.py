@@ -76,7 +76,9 @@ def _measure(part: str, case: Case, args: BenchArgs) -> Iterator[dict[str, Any]]
 
 
 def _computes(engine: str, case: Case) -> bool:
-    """Whether an engine computes the updates of a case; oracle, floor and sb3 are of plain TD3, as fused is."""
+    """Whether an engine computes the updates of a case; oracle and floor compute what fused does."""
+    if engine == "sb3":
+        return not case.normalised and case.cfg.critic_network == case.cfg.actor_network == "mlp"
     known = ENGINES.get(engine.partition("@")[0], ENGINES["fused"])
     return not known.refuses(TD3, case.cfg, coefficients_of(case.cfg))
 

@@ -10,13 +10,11 @@ from t3d.errors import UserError
 Activation = Literal["relu", "elu", "gelu", "silu", "tanh"]
 
 
-class TD3Config(Section, prefix="td3."):
-    """The algorithm. Defaults are those of the authors' later code."""
+class RuleConfig(Section, prefix="own."):
+    """What every algorithm has; a rule of the user's own inherits from it and adds settings of its own."""
 
     gamma: float = setting(0.99, between=(0, 1), sweep=True, extreme=0.9)
     """Discount factor (γ)."""
-    tau: float = setting(0.005, between=(0, 1), sweep=True, extreme=0.5)
-    """How far the target networks move towards the online networks in an update (τ)."""
     batch_size: int = setting(256, between=(1, 10**6), extreme=17)
     """Batch size (N), for each seed."""
     actor_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
@@ -24,13 +22,24 @@ class TD3Config(Section, prefix="td3."):
     critic_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
     """Adam's learning rate for the critics, and for the encoder of images."""
     policy_delay: int = setting(2, between=(1, 10**6), extreme=3)
-    """Critic updates per update of the actor and the target networks (d)."""
+    """Critic updates per update of the actor, and in TD3 of the target networks (d)."""
     target_noise: float = setting(0.2, between=(0, 10), sweep=True, no_effect_without="target_noise_clip", extreme=0.7)
     """Standard deviation of the noise on target actions, as a fraction of half the action range (σ̃)."""
     target_noise_clip: float = setting(0.5, between=(0, 10), sweep=True, no_effect_without="target_noise", extreme=0.05)
     """Clipping limit of that noise (c)."""
     critics: int = setting(2, between=(1, 1000), extreme=3, must_fit=True)
     """Critics per seed; TD3 has two."""
+    actor_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17), must_fit=True)
+    """Hidden layer sizes of the actor."""
+    critic_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17), must_fit=True)
+    """Hidden layer sizes of each critic."""
+
+
+class TD3Config(RuleConfig, prefix="td3."):
+    """TD3. Defaults are those of the authors' later code."""
+
+    tau: float = setting(0.005, between=(0, 1), sweep=True, extreme=0.5)
+    """How far the target networks move towards the online networks in an update (τ)."""
     aggregate: Literal["min", "mean", "min_of_random_2", "truncated"] = setting("min", optional=True)
     """How the values of the target critics become one; truncated: their mean without the highest."""
     drop_highest: int = setting(1, between=(1, 999), used_with=("aggregate", "truncated"), extreme=2)
@@ -65,10 +74,6 @@ class TD3Config(Section, prefix="td3."):
         0.0, between=(0, 10**6), sweep=True, optional=True, fused=(0.0,), extreme=1e3
     )
     """Weight of the mean square of the actor's outputs before their tanh, which keeps it from saturating."""
-    actor_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17), must_fit=True)
-    """Hidden layer sizes of the actor."""
-    critic_hidden: tuple[int, ...] = setting((256, 256), between=(1, 65_536), extreme=(16, 17), must_fit=True)
-    """Hidden layer sizes of each critic."""
     encoder_channels: int = setting(32, between=(1, 1024), must_fit=True)
     """Channels of each convolution of the image encoder."""
     encoder_strides: tuple[int, ...] = setting((2, 2, 2, 1), between=(1, 4), must_fit=True)

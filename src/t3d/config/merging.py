@@ -17,13 +17,14 @@ from t3d.files import read, readable
 Settings = TypeVar("Settings", bound=Section)
 MOST_TOML_BYTES = 2**20
 THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, in the authors' code or on lips
+    "algo": "rule",
     "device=cuda": "cuda",
     "env.id": "env env_id",
     "env.num_envs": "n_envs",
     "eval.episodes": "n_eval_episodes",
     "eval.every_steps": "eval_freq",
     "noise.exploration_noise": "expl_noise",
-    "noise.kind noise.per_env": "noise",
+    "noise.kind": "noise",
     "noise.kind noise.exploration_noise": "action_noise",
     "quiet": "verbose",
     "random_steps": "learning_starts start_timesteps",
@@ -44,6 +45,7 @@ THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, i
     "updates_per_step": "gradient_steps train_freq",
 }
 FORMER_VALUES = {("engine", "graph"): "capture"}  # in files of older versions
+FORMER_NAMES = {"rule": "algo"}
 OTHER_NAMES = {name: ours.split() for ours, theirs in THEIR_NAMES.items() for name in theirs.split()}
 
 
@@ -51,7 +53,8 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
     """Copies a configuration with the values of a nested mapping; unknown keys and wrong types are errors."""
     hints = declared_types(type(base))
     changes: dict[str, Any] = {}
-    for key, value in data.items():
+    for given, value in data.items():
+        key = FORMER_NAMES.get(f"{prefix}{given}", given)
         name = f"{prefix}{key}"
         if key not in hints:
             ours = " and ".join(our_names(name, flat(Config())))
@@ -115,7 +118,7 @@ def to_toml(cfg: Config) -> str:
     values = to_dict(cfg)
     lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for section, content in values.items():
-        if isinstance(content, dict):
+        if isinstance(content, dict) and content:
             lines += ["", f"[{section}]"]
             lines += [f"{key} = {_toml_value(value)}" for key, value in content.items()]
     return "\n".join(lines) + "\n"

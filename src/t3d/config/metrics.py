@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
 def parse_metrics(words: Iterable[str]) -> dict[str, str]:
     """Reads env.metrics: the reduction of each number of `info`, by its name."""
-    asked: dict[str, str] = {}
+    metrics: dict[str, str] = {}
     for word in words:
         name, _, reduction = word.rpartition(":")
         if reduction not in REDUCTIONS:
@@ -49,21 +49,21 @@ def parse_metrics(words: Iterable[str]) -> dict[str, str]:
         if not NAME.fullmatch(name) or name == RETURN:
             why = "is the return itself" if name == RETURN else "is not made of letters, digits and _ . / -"
             raise UserError(f"env.metrics={word}: {name!r:.60} {why}; give it another name in info")
-        if name in asked:
+        if name in metrics:
             raise UserError(f"env.metrics names {name} twice; a metric has one reduction")
-        asked[name] = reduction
-    return asked
+        metrics[name] = reduction
+    return metrics
 
 
-def parse_criterion(text: str, asked: Iterable[str]) -> Criterion:
+def parse_criterion(text: str, metrics: Iterable[str]) -> Criterion:
     """Reads eval.best_by: return, success or the name of another metric, of which :min takes the lowest."""
     name, colon, end = text.partition(":")
     if colon and end not in ("min", "max"):
         raise UserError(f"eval.best_by={text} ends in neither :min nor :max; without them the highest is best")
-    return Criterion(_known("eval.best_by", text, name, asked), end == "min")
+    return Criterion(_known("eval.best_by", text, name, metrics), end == "min")
 
 
-def parse_target(text: str, asked: Iterable[str], best_by: Criterion) -> Target | None:
+def parse_target(text: str, metrics: Iterable[str], best_by: Criterion) -> Target | None:
     """Reads stop_when: NAME=NUMBER, which is a lower bound, of what best_by wants low an upper one."""
     if not text:
         return None
@@ -74,13 +74,13 @@ def parse_target(text: str, asked: Iterable[str], best_by: Criterion) -> Target 
         value = math.nan
     if not math.isfinite(value):
         raise UserError(f"stop_when={text} is not a metric and a number, e.g. success=0.95 or return=900")
-    if _known("stop_when", text, name, asked) == SUCCESS and not 0 < value <= 1:
+    if _known("stop_when", text, name, metrics) == SUCCESS and not 0 < value <= 1:
         raise UserError(f"stop_when={text} cannot be a rate; success is a share of the episodes, e.g. success=0.95")
     return Target(best_by if best_by.metric == name else Criterion(name), value)
 
 
-def _known(setting: str, text: str, name: str, asked: Iterable[str]) -> str:
-    known = [*dict.fromkeys((RETURN, SUCCESS, *asked))]
+def _known(setting: str, text: str, name: str, metrics: Iterable[str]) -> str:
+    known = [*dict.fromkeys((RETURN, SUCCESS, *metrics))]
     if name not in known:
         hint = did_you_mean(name, known) or f"; it has {', '.join(known)}, and --env.metrics adds others"
         raise UserError(f"{setting}={text} names no metric of this run{hint}")

@@ -126,7 +126,7 @@ def better_preset(cfg: Config) -> str:
     """Says which preset is known to suit the environment better than the run's; empty if none is."""
     name = cfg.env.id.rpartition("-v")[0] or cfg.env.id
     for ids, suited, because in families():
-        if name in ids and cfg.preset != suited and cfg.rule == "td3" and not cfg.env.pixels:
+        if name in ids and cfg.preset != suited and cfg.algo == "td3" and not cfg.env.pixels:
             return f"{suited} suits {name} better: --preset {suited} ({because})"
     return ""
 

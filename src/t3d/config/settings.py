@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from t3d.config.algorithm import ReplayConfig, TD3Config
+from t3d.config.algorithm import ReplayConfig, RuleConfig, TD3Config
 from t3d.config.fields import About, Section, known_settings, setting
 from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
 from t3d.config.sweeps import ENV_ARGS, Member, members_of, parse_all, refuse_field, value_text
@@ -17,7 +17,7 @@ from t3d.modules import is_own
 
 MOST_ACTORS = 1024  # processes; chosen
 POLICY_FILE = ".safetensors"  # how the name of one ends
-CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/many-seeds.md
+CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/lab/learning.md
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
@@ -209,7 +209,7 @@ class Config(Section):
         0, between=(0, 4096), resume="ignored", left_to_machine=True, learning=False, in_heading=True
     )
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
-    rule: str = setting("td3", resume="moved", must_fit=True)
+    algo: str = setting("td3", resume="moved", must_fit=True)
     """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
     engine: Literal["auto", "eager", "fused", "capture"] = setting(
         "auto", resume="ignored", left_to_machine=True, learning=False, in_heading=True
@@ -229,6 +229,8 @@ class Config(Section):
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
+    own: dict[str, Any] = field(default_factory=dict)
+    """Settings of a rule of your own, as its file declares them: docs/beyond-the-defaults.md."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -255,12 +257,13 @@ class Config(Section):
         known = known_settings(type(self))
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
         for name, values in self._sweeps.items():
-            if name.startswith(ENV_ARGS):  # its parameters are known when the environment is imported
+            of_own_rule = name.startswith(RuleConfig.prefix) and is_own(self.algo)
+            if name.startswith(ENV_ARGS) or of_own_rule:  # known when the environment or the rule is imported
                 continue
             if name not in known:
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
-            if not is_own(self.rule):  # which settings a rule of the user's own reads is known when it is imported
+            if not is_own(self.algo):  # which settings a rule of the user's own reads is known when it is imported
                 refuse_field(name, can_be_swept)
                 other = known[name].get("no_effect_without")
                 if other is not None and 0 in self._sweeps.get(f"td3.{other}", (getattr(self.td3, other),)):
@@ -269,7 +272,7 @@ class Config(Section):
                         f"leave it out of the sweep, or give td3.{other} a value above 0"
                     )
             for value in values if name in can_be_swept else ():
-                self.td3_of(Member(0, ((name, value),)))
+                self.settings_of(Member(0, ((name, value),)))
         _ = self.members  # raises if they are too many
 
     def _check_together(self) -> None:
@@ -279,12 +282,14 @@ class Config(Section):
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
                 f"for learning; lower it with --random-steps{or_else}"
             )
-        if self.replay.capacity < self.td3.batch_size:
+        batch_size = self.settings_of().batch_size
+        if self.replay.capacity < batch_size and self.replay.sampling != "uniform":  # which draws some rows twice
             raise UserError(
-                f"replay.capacity={self.replay.capacity} is smaller than td3.batch_size={self.td3.batch_size}; "
+                f"replay.capacity={self.replay.capacity} is smaller than {self.section}.batch_size={batch_size}; "
                 "raise capacity or lower the batch size"
             )
-        if self.replay.sampling == "lap" and (self.td3.critic_loss != "huber" or self.scale_rewards):
+        has_huber = getattr(self.settings_of(), "critic_loss", "huber") == "huber"
+        if self.replay.sampling == "lap" and not (has_huber and not self.scale_rewards):
             raise UserError(
                 "replay.sampling=lap makes up for what td3.critic_loss=huber leaves out, and treats errors below 1 "
                 "alike; use it with --td3.critic-loss huber and without --scale-rewards, or use proportional"
@@ -316,10 +321,33 @@ class Config(Section):
     def member_names(self) -> list[str]:
         return [member.name for member in self.members]
 
-    def td3_of(self, member: Member) -> TD3Config:
-        changes: dict[str, Any] = _in_section(member, "td3.")
-        counts = [name for name, value in changes.items() if type(getattr(self.td3, name)) is int and value % 1 == 0]
-        return replace(self.td3, **changes | {name: int(changes[name]) for name in counts})
+    @property
+    def section(self) -> str:
+        """Where the settings of the algorithm are; a rule of the user's own without settings of its own reads td3."""
+        return "own" if self.own else "td3"
+
+    def settings_of(self, member: Member | None = None, kind: type[RuleConfig] = RuleConfig) -> Any:
+        """The settings of the algorithm, or of a member of a sweep; without `kind`, the user's own class, of its own
+        settings those that every algorithm has.
+        """
+        settings: Any = getattr(self, self.section)
+        if self.section == "own":
+            names = {known.name for known in fields(kind)}
+            settings = kind(**{name: value for name, value in self.own.items() if name in names})
+        swept = _in_section(member, f"{self.section}.") if member is not None else {}
+        changes: dict[str, Any] = {name: value for name, value in swept.items() if hasattr(settings, name)}
+        counts = [name for name, value in changes.items() if type(getattr(settings, name)) is int and value % 1 == 0]
+        return replace(settings, **changes | {name: int(changes[name]) for name in counts})
+
+    @property
+    def networks(self) -> dict[str, str]:
+        """The kinds of networks that the algorithm lets settings choose, by the names of these settings."""
+        values = self.own if self.section == "own" else vars(getattr(self, self.section))
+        return {name: str(values[name]) for name in ("actor_network", "critic_network") if name in values}
+
+    @property
+    def actor_network(self) -> str:
+        return self.networks.get("actor_network", "")
 
     def env_of(self, member: Member) -> EnvConfig:
         """Where a member acts; an argument that is swept in whole numbers is an integer."""
@@ -356,7 +384,7 @@ class Config(Section):
 
     @property
     def rule_title(self) -> str:
-        return Path(self.rule).name if is_own(self.rule) else self.rule.upper()
+        return Path(self.algo).name if is_own(self.algo) else self.algo.upper()
 
     @property
     def actors_kind(self) -> str:

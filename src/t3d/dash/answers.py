@@ -127,9 +127,9 @@ def run_steps(library: Library, request: Request) -> dict[str, Any]:
         member = run.member(query["member"]) if "member" in query else columns.members[0]
         event, cfg = columns.newest_update(member), columns.cfg
     values = {} if event is None else {str(name): value for name, value in event.values.items()}
-    td3 = cfg.td3_of(member)
-    settings = flat(cfg) | {f"td3.{name}": value for name, value in asdict(td3).items()}
-    texts = fifteen_texts(cfg, td3, images=_observes_images(columns, member)) if cfg.rule == "td3" else []
+    own = cfg.settings_of(member)
+    settings = flat(cfg) | {f"{cfg.section}.{name}": value for name, value in asdict(own).items()}
+    texts = fifteen_texts(cfg, own, images=_observes_images(columns, member)) if cfg.algo == "td3" else []
     return {
         "member": member.name,
         "updates": event and event.updates,

@@ -26,15 +26,15 @@ class Memory:
     """Stores rollouts; the source of the learner's batches."""
 
     def __init__(self, spec: Spec, cfg: Config, device: str, gamma: Coefficient | None = None) -> None:
-        seeds = cfg.member_seeds
+        seeds, settings = cfg.member_seeds, cfg.settings_of()
         self.replay = _replay(spec, cfg, device)
         self.added, self.device = self.replay.added, self.replay.rows.device  # transitions ever added, per member
         self.carried = [0] * len(seeds)  # how many of these another run has collected
-        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, cfg.td3, seeds, gamma, cfg.replay)
+        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, settings, seeds, gamma, cfg.replay)
         self.capture_safe = self.sampler.capture_safe and self.device.type == "cuda"  # whether graphs may record it
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         self._largest = [0.0] * len(seeds)
-        gamma = cfg.td3.gamma if gamma is None else gamma
+        gamma = settings.gamma if gamma is None else gamma
         self.reward_scaler = RewardScaler(len(seeds), gamma, device) if cfg.scale_rewards else None
 
     def add(self, *rollouts: Rollout) -> None:
@@ -112,7 +112,7 @@ class Memory:
         if isinstance(self.replay, FrameReplay):
             self.replay.restore(state["frames"], added)
         self.replay.set_added(added)
-        self.carried = [to_count(count) for count in state.get("carried", self.carried)]  # likewise
+        self.carried = [to_count(count) for count in state.get("carried", self.carried)]  # not in older ones
         largest = state.get("largest_rewards", [0.0] * len(added))  # not in older ones
         self._largest = [to_number(reward) for reward, _ in zip(largest, added, strict=True)]
         self.sampler.restore(state["sampler"])

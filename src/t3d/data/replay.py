@@ -35,6 +35,7 @@ class Replay:
         self.added = [0] * members  # transitions ever added
         self.links = Links(members, capacity, device)
         self.size = torch.zeros(members, device=device, dtype=torch.float64)  # rows in use; a tensor, for CUDA graphs
+        self._sizes = self.size.unsqueeze(1)  # a view
 
     def add(self, *rollouts: Rollout) -> None:
         """Appends blocks of transitions, at most one per member; to a GPU in one asynchronous copy."""
@@ -45,7 +46,7 @@ class Replay:
             rows.append(rollout.rows[-self.capacity :])  # a longer block overwrites itself
             numbers = np.arange(self.added[member] - len(rows[-1]), self.added[member])
             index.append(member * self.capacity + numbers % self.capacity)
-        send_rows(self._all_rows, np.concatenate(index), np.concatenate(rows))
+        send_rows(self._all_rows, joined(index), joined(rows))
         self.links.add(*((rollout.member, rollout.origins, self.added[rollout.member]) for rollout in rollouts))
         self._set_size()
 
@@ -55,7 +56,7 @@ class Replay:
 
     def pick(self, u: Tensor) -> Tensor:
         """Turns uniform draws u (M, B) from [0, 1) into rows of the transitions kept."""
-        return (u * self.size.unsqueeze(1)).long()
+        return (u * self._sizes).long()
 
     def origins(self, member: int, first: int, stop: int) -> Origins:
         origins: Origins = self.links.origins[member, np.arange(first, stop) % self.capacity]
@@ -121,6 +122,11 @@ class Replay:
     def _set_size(self) -> None:
         kept = [self.kept(member) for member in range(len(self.added))]
         send(self.size, np.array([stop - first for first, stop in kept], np.float64))
+
+
+def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenates arrays; one alone, as in each step of one member, needs no copy."""
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def bytes_needed(spec: Spec, capacity: int, members: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t3d.config import ReplayConfig, TD3Config
+from t3d.config import ReplayConfig, RuleConfig
 from t3d.data.priorities import SumTree
 from t3d.data.replay import Replay
 from t3d.files import to_count
@@ -29,7 +29,7 @@ class UniformSampler:
     def __init__(
         self,
         replay: Replay,
-        cfg: TD3Config,
+        cfg: RuleConfig,
         seeds: Sequence[int],
         gamma: Coefficient | None = None,
         replay_cfg: ReplayConfig | None = None,
@@ -91,7 +91,7 @@ class PrioritisedSampler(UniformSampler):
     def __init__(
         self,
         replay: Replay,
-        cfg: TD3Config,
+        cfg: RuleConfig,
         seeds: Sequence[int],
         gamma: Coefficient | None = None,
         replay_cfg: ReplayConfig | None = None,

@@ -11,7 +11,7 @@ from torch import Tensor
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
 from t3d.algo.rules import coefficients_of_members, rule_of
-from t3d.config import Config, Member, TD3Config, merge
+from t3d.config import Config, Member, merge
 from t3d.config.sweeps import noun
 from t3d.data.memory import Memory
 from t3d.errors import UserError
@@ -33,7 +33,7 @@ class OneUpdate(NamedTuple):
 
     title: str  # of the run
     cfg: Config
-    td3: TD3Config  # the member's own
+    td3: Any  # settings of the algorithm, the member's own
     member: Member
     spec: Spec
     step: int  # of the checkpoint
@@ -84,7 +84,7 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, name: str | None) -> OneUpd
     return OneUpdate(
         title=readable(run.path.name),
         cfg=cfg,
-        td3=cfg.td3_of(member),
+        td3=cfg.settings_of(member, learner.rule.settings),
         member=member,
         spec=spec,
         step=checkpoint.step,
@@ -101,10 +101,11 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, name: str | None) -> OneUpd
 
 def _restored(cfg: Config, spec: Spec, state: State, checkpoint: Checkpoint) -> tuple[Learner, Memory]:
     """The learner with its readable engine, and the memory, as they were saved."""
-    rule = rule_of(cfg.rule, spec)
+    rule = rule_of(cfg.algo, spec)
     coefficients = coefficients_of_members(cfg, rule)
     memory = Memory(spec, cfg, "cpu", coefficients.gamma)
-    learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule, coefficients=coefficients, source=memory)
+    settings = cfg.settings_of(kind=rule.settings)
+    learner = Learner(spec, settings, cfg.member_seeds, rule=rule, coefficients=coefficients, source=memory)
     refuse_unlike(state, {"learner": learner.state(), "memory": memory.state()})
     checkpoint.restore_learning(state, cfg.member_names, learner, memory)
     return learner, memory

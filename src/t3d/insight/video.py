@@ -208,7 +208,7 @@ def record_all(path: Path, step: int) -> None:
         stem = path / "videos" / ".policies" / member.name
         if not stem.with_name(f"{stem.name}.safetensors").exists():
             continue
-        policy = read_policy(stem, own_network(cfg.td3.actor_network))
+        policy = read_policy(stem, own_network(cfg.actor_network))
         if policy.about["step"] == step:  # otherwise it has diverged since
             out = path / "videos" / f"{member.name}-step-{step}.mp4"
             record(policy, cfg.eval_env(member), out, seed=member.seed, episodes=STEPS, steps=STEPS)

@@ -201,10 +201,8 @@ def to_bounds(action: Floats, spec: Spec) -> NDArray[Any]:
 
 def _scaled(action: Floats, spec: Spec) -> NDArray[np.float64]:
     low, high = spec.action_low, spec.action_high
-    scaled = action.astype(np.float64)  # a copy, changed in place from here on: temporaries would take twice as long
-    scaled += 1
-    scaled /= 2
-    scaled *= high - low
+    scaled = np.add(action, 1, dtype=np.float64)  # changed in place from here on: temporaries would take twice as long
+    scaled *= (high - low) / 2
     scaled += low
     if spec.has_integer_actions:
         np.rint(scaled, out=scaled)

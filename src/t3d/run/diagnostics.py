@@ -12,7 +12,7 @@ from torch import Tensor
 from t3d import measure
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
-from t3d.config import TD3Config
+from t3d.config import RuleConfig
 from t3d.events import Diagnosed, Event, finite
 from t3d.measure import NO_RETURNS, gradient, networks, norms
 from t3d.run.parts import Parts
@@ -29,7 +29,7 @@ class Diagnostics:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._rows = min(ROWS_OF_IMAGES, parts.cfg.td3.batch_size) if parts.learner.spec.images else ROWS
+        self._rows = min(ROWS_OF_IMAGES, parts.learner.cfg.batch_size) if parts.learner.spec.images else ROWS
         self._copy: AgentCopy | None = None  # made at the first look
         self.acted_seconds, self.last_at = 0.0, time.monotonic()  # of acting since the last events, and their time
 
@@ -96,7 +96,7 @@ class Diagnostics:
         }
 
     def _of_values(self, copy: AgentCopy) -> Metrics:
-        """What the critics predict, and what followed.
+        """Returns what the critics predict, and the returns that followed.
 
         A transition with the whole rest of its episode is a many-step one, so that the q of an update of it is the
         prediction, and its y the return. y is computed without rewards, which are added here: a rule may clip them.
@@ -113,12 +113,12 @@ class Diagnostics:
         batch = Batch(*(part.to(learner.acting.flat.device) for part in batch))
         trace = copy.predict(batch._replace(r=torch.zeros_like(batch.r)))
         predicted, returned = trace.q.mean(dim=1).cpu(), (batch.r + trace.y).cpu()  # (M, rows)
-        own = (batch.discount * (1 - batch.terminated)).cpu()  # what the critics' own value in a return counts for
-        p, r, o = (
+        weight = (batch.discount * (1 - batch.terminated)).cpu()  # of the critics' own value in a return
+        p, r, w = (
             torch.stack([values[:count].double().mean() for values, count in zip(table.detach(), rows, strict=True)])
-            for table in (predicted, returned, own)
+            for table in (predicted, returned, weight)
         )
-        error = (p - r) / (1 - o)  # of the critics: exact if it is constant
+        error = (p - r) / (1 - w)  # of the critics: exact if it is constant
         values: Metrics = {"q_predicted": p.tolist(), "q_return": r.tolist(), "q_bias": error.tolist(), "q_rows": rows}
         return {name: finite(each) for name, each in values.items()}  # None where there are no returns yet
 
@@ -142,7 +142,7 @@ class AgentCopy:
         """Returns the trace of an update without noise with a batch of as many rows as it was made for."""
         return self.update(batch, self._no_noise, self._cfg)
 
-    def update(self, batch: Batch, draws: Any, cfg: TD3Config) -> Any:
+    def update(self, batch: Batch, draws: Any, cfg: RuleConfig) -> Any:
         """Copies the agent, then updates the copy; returns the trace."""
         learner = self.learner
         for (_, mine), (_, theirs) in zip(named_tensors(self.agent), named_tensors(learner.agent), strict=True):

@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
+from t3d.algo.rules import with_own_settings
 from t3d.config import Config
 from t3d.config.presets import as_config
 from t3d.errors import EnvironmentFailed, StoppedEarly, UserError
@@ -60,12 +61,13 @@ def _train(cfg: Config | Mapping[str, Any] | str, requests: Requests, make_env: 
     for name, value in given.env.args.items():
         if (other := requested.env.args[name]) != value:
             raise UserError(f"env.args says {name}={value}, and make_env gives {name}={other}; give it once")
-    root = str(Path(requested.run.root).absolute())  # before an environment can change the working directory
-    cfg = replace(requested, run=replace(requested.run, root=root))
-    if cfg.env.pixels:
+    root = str(Path(requested.run.root).absolute())  # before the user's code can change the working directory
+    if requested.env.pixels:
         choose_graphics()  # before the environment's file can import MuJoCo
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
+        requested = with_full_paths(with_own_settings(requested))
+        cfg = replace(requested, run=replace(requested.run, root=root))
         if make_env is None:
             make_env = by_id = env_factory(cfg.env)
             cfg = replace(cfg, env=by_id.env)
@@ -113,7 +115,9 @@ def _resume(
     with ExitStack() as opened:
         surroundings = opened.enter_context(closing(Surroundings()))
         lock = opened.enter_context(closing(Lock(path)))
-        cfg, requested, loaded, notes = load(path, changes, cfg and with_reference(with_full_paths(cfg), make_env))
+        cfg, requested, loaded, notes = load(
+            path, changes, cfg and with_reference(with_full_paths(with_own_settings(cfg)), make_env)
+        )
         cfg = resolve(with_reference(cfg, make_env))
         if not cfg.env.id and make_env is None:
             raise UserError(f"{path} was started in Python; resume it there: t3d.resume({str(path)!r}, make_env=...)")

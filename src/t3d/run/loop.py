@@ -1,9 +1,13 @@
-"""The only training loop in the project: collect, learn, evaluate, save, report, and do what control.json asks."""
+"""The only training loop in the project: collect, learn, evaluate, save, report, and do what control.json asks.
+
+`run` yields events. `stages` yields what each stage of the loop has reported, perhaps nothing: whoever advances it may
+leave it wherever it stands, and continue later.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from t3d.actors.governor import Governor, passed
 from t3d.alarms.watch import watch_over
@@ -22,7 +26,7 @@ PAUSE_SECONDS = 0.1  # the same while the run is paused
 
 
 class Trainer:
-    """Drives a training, writes its events and yields them. At each yield the run can be saved and resumed."""
+    """Drives a training and writes its events. At each yield the run can be saved and resumed."""
 
     def __init__(self, training: Training, start: list[Event], requests: Requests) -> None:
         self.parts, self.cfg, self.counters = training.parts, training.parts.cfg, training.parts.counters
@@ -33,15 +37,25 @@ class Trainer:
         self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
     def run(self) -> Iterator[Event]:
-        """Trains; however that ends, an end event is written."""
+        """Trains, and yields each event."""
+        stages = self.stages()
+        for events in stages:
+            for event in events:
+                try:
+                    yield event
+                except BaseException as error:  # which the caller has thrown: it ends the run
+                    stages.throw(error)
+
+    def stages(self) -> Generator[list[Event], None, None]:
+        """Trains, and yields the events of each stage; however that ends, an end event is written."""
         parts, saver, reason, text = self.parts, self.saver, "stopped", ""
         try:
             self.watch = watch_over(self.cfg, saver.folder.path)
-            yield from self._record(self.start)
+            yield self._record(self.start)
             yield from self._train()
             if self._is_over():
                 reason = "finished"
-            yield from saver.save_at_the_end()
+            yield saver.save_at_the_end()
         except BaseException as error:
             if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
                 reason, text = "failed", as_sentence(error)
@@ -65,9 +79,9 @@ class Trainer:
             )
             saver.folder.write(end)
             saver.folder.close()
-        yield end
+        yield [end]
 
-    def _train(self) -> Iterator[Event]:
+    def _train(self) -> Iterator[list[Event]]:
         """Learns, evaluates, saves and collects until the run is over, or was asked to stop.
 
         Learning comes first: a run that was stopped with updates still due makes them before it acts again.
@@ -75,35 +89,35 @@ class Trainer:
         parts, saver, record = self.parts, self.saver, self._record
         self.publisher.publish()
         while True:
-            for events in self._obey():
-                yield from record(events)
+            for events in self._follow_requests():
+                yield record(events)
             saver.unsaved = True  # now, because a paused run may have been saved just before
 
-            yield from record(self._learn())
+            yield record(self._learn())
             if self._evaluation_is_due() or self._save_is_due():
-                yield from record(parts.stop_diverged())
+                yield record(parts.stop_diverged())
             parts.raise_if_all_diverged()
 
             if self._evaluation_is_due() and not self.requests.stop.is_set() and parts.evaluator.has_room():
                 self._submit_evaluation()
-            yield from record(saver.unwritten())
-            yield from record(self._take_evaluations())
+            yield record(saver.unwritten())
+            yield record(self._take_evaluations())
             parts.raise_if_all_diverged()
             saver.keep_policies()
 
             if self._save_is_due():
                 reason = "asked" if self.requests.save.is_set() else "schedule"
                 self.requests.save.clear()
-                yield from record([saver.save(reason)])
+                yield record([saver.save(reason)])
             if self.requests.stop.is_set() or self._is_over():
                 break
             if self._evaluation_is_due():  # interrupted by a request to save, or too many are in progress
                 parts.collector.supervise()
                 continue
 
-            yield from record(self._collect())
+            yield record(self._collect())
             parts.raise_if_all_diverged()
-        yield from record(self.reporter.acting(summary=True))
+        yield record(self.reporter.acting(summary=True))
 
     def _record(self, events: list[Event]) -> list[Event]:
         """Writes events to the run folder with the alarms that they set off, and returns all of them."""
@@ -115,8 +129,8 @@ class Trainer:
             self.saver.folder.write(event)
         return events
 
-    def _obey(self) -> Iterator[list[Event]]:
-        """Does what control.json asks, looking once a second, and yields what is to say."""
+    def _follow_requests(self) -> Iterator[list[Event]]:
+        """Does what control.json requests, read once a second, and yields the events of that."""
         step = self.counters.step
         yield self._job_notes()
         if time.monotonic() - self._checked_at < CHECK_SECONDS:
@@ -143,7 +157,7 @@ class Trainer:
         return [Note(step=self.counters.step, text=text) for text in self.jobs.news()]
 
     def _read_requests(self) -> list[Event]:
-        """Reads what this process is asked; while the file cannot be read the last requests hold, as is said once."""
+        """Reads the requests to this process; while the file cannot be read the last ones hold, which is noted once."""
         self._checked_at, before = time.monotonic(), self._request
         try:
             self._request = read_request(self.saver.folder.path, self._session)
@@ -165,7 +179,7 @@ class Trainer:
             reports = self.counters.log_due and due >= learner.updates_to_full_trace
             count = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[self.cfg.device])
             with self.surroundings.for_updates(self.cfg.threads, builds=reports):
-                with self.saver.changing():
+                with self.saver:
                     trace = learner.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
@@ -194,6 +208,8 @@ class Trainer:
         """Reports evaluations that are ready; a member's best policy is written as soon as it is known."""
         parts, events = self.parts, list[Event]()
         evaluations, notes, diverged = parts.evaluator.poll(wait=self._evaluation_is_due())
+        if not (evaluations or notes or diverged):  # as in most steps
+            return events
         for evaluation in evaluations:
             is_best = parts.best.offer(evaluation)
             if is_best:
@@ -213,7 +229,7 @@ class Trainer:
 
     def _collect(self) -> list[Event]:
         parts, before = self.parts, self.counters.step
-        with self.saver.changing():
+        with self.saver:
             started = time.monotonic()
             collected = parts.collector.poll()
             self.reporter.diagnostics.acted_seconds += time.monotonic() - started

@@ -56,11 +56,11 @@ class Origin(NamedTuple):
         if broken := parts.learner.non_finite():
             raise UserError(f"{self.path} has diverged: its {broken[0][0]} is not finite; start from another")
         _refuse_ended_schedule(parts)
-        of, replay = self.checkpoint.name if self.checkpoint else "", parts.cfg.start_replay
-        parts.origin = {"path": str(self.path), "checkpoint": of, "step": self.step, "members": names, "replay": replay}
+        path, name, replay = str(self.path), self.checkpoint.name if self.checkpoint else "", parts.cfg.start_replay
+        parts.origin = {"path": path, "checkpoint": name, "step": self.step, "members": names, "replay": replay}
         learned = f"what {', '.join(dict.fromkeys(names))} had learned{' and collected' if replay else ''}"
         rests = f"; the actor rests for {parts.cfg.actor_rests:,} updates" if parts.cfg.actor_rests else ""
-        return f"it starts from {self.path}, {learned if of else 'its actor'} at step {self.step:,}{rests}{changes}"
+        return f"it starts from {self.path}, {learned if name else 'its actor'} at step {self.step:,}{rests}{changes}"
 
     def _give(self, parts: Parts, names: list[str]) -> None:
         learner, memory, theirs = parts.learner, parts.memory, to_fields(self.state["learner"])
@@ -70,8 +70,8 @@ class Origin(NamedTuple):
         agent = {name: self._of_ours(theirs[name]) for name in (tensors if self.checkpoint else theirs)}
         learner.restore({**learner.state(), **agent})
         if self.checkpoint and parts.cfg.start_replay:
-            rollouts, of = self.checkpoint.rollouts, memory.replay
-            memory.carry(block for index, name in enumerate(names) for block in rollouts(name, index, of))
+            read, replay = self.checkpoint.rollouts, memory.replay
+            memory.carry(block for index, name in enumerate(names) for block in read(name, index, replay))
         statistics, ours = to_fields(self.state["memory"]), memory.state()
         refuse_unlike(statistics, {name: ours[name] for name in ("normaliser", "reward_scaler")})
         memory.take_over(statistics, self.members)
@@ -115,7 +115,7 @@ def open_origin(cfg: Config) -> Origin:
 def _of_policy(cfg: Config, path: Path) -> Origin:
     if given := [name for name in ("start_replay", "start_seed") if getattr(cfg, name)]:
         raise UserError(f"{path} is one policy, and {given[0]} is for runs and checkpoints; leave it out")
-    policy = read_policy(path, own_network(cfg.td3.actor_network))
+    policy = read_policy(path, own_network(cfg.actor_network))
     (_, network, actor, scaling), about, statistics = policy.snapshot, policy.about, {}
     known = {"network": network.name, "hidden": network.sizes[1:-1], "activation": network.activation}
     known = {f"td3.actor_{name}": value for name, value in known.items()}
@@ -151,8 +151,8 @@ def _of_run(cfg: Config, path: Path) -> Origin:
 def _refuse_unlike(path: Path, then: Mapping[str, Any], cfg: Config) -> None:
     now = flat(cfg)
     for name, before in then.items():
-        own = is_own(str(before)) and is_own(str(now[name]))  # the same file may be in another folder
-        if before != now[name] and not (own and before.rpartition(":")[2] == now[name].rpartition(":")[2]):
+        both_own = is_own(str(before)) and is_own(str(now[name]))  # the same file may be in another folder
+        if before != now[name] and not (both_own and before.rpartition(":")[2] == now[name].rpartition(":")[2]):
             raise UserError(
                 f"{path} has {name}={plain(before)}, and this run {plain(now[name])}; they must be the same"
             )
@@ -173,7 +173,7 @@ def _members(cfg: Config, then: Config, path: Path) -> list[int]:
 
 
 def _refuse_ended_schedule(parts: Parts) -> None:
-    td3, made = parts.cfg.td3, [int(value.steps) for value in parts.learner.agent if isinstance(value, AdamState)]
-    if td3.lr_schedule != "constant" and max(made, default=0) >= td3.lr_updates:
-        problem = f"td3.lr_updates={td3.lr_updates} counts all updates, and {max(made):,} were made before this run"
+    td3, steps = parts.cfg.td3, [int(value.steps) for value in parts.learner.agent if isinstance(value, AdamState)]
+    if td3.lr_schedule != "constant" and max(steps, default=0) >= td3.lr_updates:
+        problem = f"td3.lr_updates={td3.lr_updates} counts all updates, and {max(steps):,} were made before this run"
         raise UserError(f"{problem}; give more, or leave lr_schedule")

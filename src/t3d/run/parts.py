@@ -47,7 +47,7 @@ class Counters:
     diagnosis_due: bool = False
     keeping_due: bool = False
     warned_out_of_support: bool = False  # that targets are beyond what categorical critics can predict
-    told: set[str] = field(default_factory=set)  # metrics that some episode lacked, as was said
+    reported_metrics: set[str] = field(default_factory=set)  # lacked by some episode, as a note says
     started: float = field(default_factory=time.monotonic)  # of this process, less the time that earlier ones took
 
     @property
@@ -56,15 +56,15 @@ class Counters:
 
     def state(self) -> State:
         saved = ("step", "evaluated", "submitted", "log_due", "diagnosis_due", "keeping_due", "seconds")
-        told = {"told_outside": self.warned_out_of_support, "told": sorted(self.told)}
-        return {**{name: getattr(self, name) for name in saved}, **told}
+        warnings = {"told_outside": self.warned_out_of_support, "told": sorted(self.reported_metrics)}
+        return {**{name: getattr(self, name) for name in saved}, **warnings}
 
     def restore(self, state: State) -> None:
         self.step, self.log_due = to_count(state["step"]), bool(state["log_due"])
         self.diagnosis_due = bool(state.get("diagnosis_due", False))  # this and the next three: since format 2 began
         self.keeping_due = bool(state.get("keeping_due", False))
         self.warned_out_of_support = bool(state.get("told_outside", False))
-        self.told = {str(name) for name in to_list(state.get("told", []))}
+        self.reported_metrics = {str(name) for name in to_list(state.get("told", []))}
         self.evaluated = to_count(state["evaluated"], least=-1)
         self.submitted = to_count(state["submitted"], least=self.evaluated)
         if not 0 <= state["seconds"] <= LONGEST_SECONDS:
@@ -149,7 +149,7 @@ class Parts:
             "pid": os.getpid(),
             "host": platform.node(),
             "engine_reason": self.engine_reason,
-            "parameters": self.learner.rule.parameters(spec, cfg.td3),
+            "parameters": self.learner.rule.parameters(spec, self.learner.cfg),
             "replay_bytes": bytes_needed(spec, cfg),
             "environment": self.environment,
             "origin": self.origin,

@@ -66,17 +66,19 @@ def refuse_settings_of_images(cfg: Config, spec: Spec) -> None:
 
 def choose_engine(cfg: Config, spec: Spec, rule: Rule, coefficients: Any) -> tuple[EngineName, str, list[str]]:
     """Returns the engine to train with, why it is not a faster one, and notes on others that compute something else."""
-    candidates, seeds = FASTEST_FIRST[cfg.device], cfg.member_seeds
+    candidates, seeds, settings = FASTEST_FIRST[cfg.device], cfg.member_seeds, cfg.settings_of(kind=rule.settings)
     if cfg.engine != "auto":
-        if why := ENGINES[cfg.engine].refuses(rule, cfg.td3, coefficients):
+        if why := ENGINES[cfg.engine].refuses(rule, settings, coefficients):
             raise UserError(f"engine {cfg.engine} {why}; use --engine auto")
         candidates = candidates[candidates.index(cfg.engine) :]
     reasons, notes = list[str](), list[str]()
     for engine in candidates:
-        if why := ENGINES[engine].refuses(rule, cfg.td3, coefficients):
+        if why := ENGINES[engine].refuses(rule, settings, coefficients):
             reasons.append(f"{engine} {why}")
             continue
-        if engine == "eager" or not (problem := mismatch(engine, spec, cfg.td3, seeds, cfg.device, rule, coefficients)):
+        if engine == "eager" or not (
+            problem := mismatch(engine, spec, settings, seeds, cfg.device, rule, coefficients)
+        ):
             break
         notes.append(f"engine {engine} is not used: {problem}")
     return engine, "; ".join(reasons), notes
@@ -86,9 +88,10 @@ def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: 
     """Sets the CPU threads that torch uses, the faster number unless one was given; returns it and notes."""
     threads, notes = cfg.threads, list[str]()
     if not threads and cfg.device == "cpu":
-        key = (engine, spec.observation_width, spec.action_size, cfg.td3, len(cfg.members), cfg.rule)
+        settings = cfg.settings_of(kind=rule.settings)
+        key = (engine, spec.observation_width, spec.action_size, settings, len(cfg.members), cfg.algo)
         if key not in _faster:
-            _faster[key] = faster_threads(engine, spec, cfg.td3, cfg.member_seeds, rule, coefficients)
+            _faster[key] = faster_threads(engine, spec, settings, cfg.member_seeds, rule, coefficients)
         threads = _faster[key]
         if threads > 1 and not t3d.WAITS_SHORTLY:
             notes = [
@@ -104,12 +107,13 @@ def set_threads(cfg: Config, spec: Spec, rule: Rule, engine: str, coefficients: 
 def replay_device(cfg: Config, spec: Spec) -> str:
     """Returns where the replay fits: beside the networks, or else in host memory; raises if it fits nowhere."""
     room = {device: _free_bytes(device) for device in dict.fromkeys([cfg.device, "cpu"])}
-    learned = len(cfg.members) * rule_of(cfg.rule, spec).parameters(spec, cfg.td3)
+    rule = rule_of(cfg.algo, spec)
+    learned = len(cfg.members) * rule.parameters(spec, cfg.settings_of(kind=rule.settings))
     agents = 2 if cfg.log.diagnose_every_steps else 1  # diagnostics try updates on a copy
     learning = agents * (learned * BYTES_PER_VALUE * COPIES_IN_LEARNING + batch_bytes(cfg, spec))
     fewer = f"train fewer {noun(cfg.members)}s at once"
     if learning > room[cfg.device]:
-        smaller = "td3.batch_size or the images" if spec.images else "td3.actor_hidden and td3.critic_hidden"
+        smaller = "batch_size or the images" if spec.images else "actor_hidden and critic_hidden"
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "
             f"free; make {smaller} smaller, or {fewer}"
@@ -122,7 +126,7 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     if not fitting:
         most, rows = max(room.values()), range(1, cfg.replay.capacity)
         capacity = bisect_right(rows, 0.9 * most, key=lambda capacity: bytes_needed(spec, cfg, capacity))
-        fits = f"replay.capacity={capacity}" if capacity >= cfg.td3.batch_size else "not even a batch"
+        fits = f"replay.capacity={capacity}" if capacity >= cfg.settings_of().batch_size else "not even a batch"
         on_disk = ", --replay.frames-on-disk keeps images out of memory"
         raise UserError(
             f"the replay needs {needed / 2**30:,.1f} GiB and {most / 2**30:,.1f} GiB are free; "

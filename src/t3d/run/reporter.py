@@ -32,7 +32,7 @@ class Reporter:
         self.last_at = time.monotonic()
 
     def learned(self, trace: Any) -> list[Event]:
-        """Reports the newest update, of which this is the trace, whom it stops, and acting so far."""
+        """Reports the newest update, whose trace this is, the members that it stops, and acting so far."""
         trace = type(trace)(*(None if value is None else value.cpu() for value in trace))  # one wait for each tensor
         parts, step, now = self.parts, self.parts.counters.step, time.monotonic()
         speed = (step - self._last[0]) / (now - self.last_at)
@@ -88,9 +88,9 @@ class Reporter:
 
     def _unusable(self, missing: Mapping[str, str]) -> list[Event]:
         """Says of each metric once that an episode lacks it."""
-        told = self.parts.counters.told
-        new = {name: why for name, why in missing.items() if name not in told}
-        told.update(new)
+        reported = self.parts.counters.reported_metrics
+        new = {name: why for name, why in missing.items() if name not in reported}
+        reported.update(new)
         return [
             self._note(f"{why}; episodes without it do not count in the metric {name}") for name, why in new.items()
         ]
@@ -137,7 +137,7 @@ def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float)
             td_abs_mean=float(trace.td[member].abs().mean()),
             steps_per_second=steps_per_second,
         )
-        own = {name: value[member] for name, value in trace._asdict().items() if value is not None}
+        rows = {name: value[member] for name, value in trace._asdict().items() if value is not None}
         values = {
             name: {
                 "shape": list(value.shape),
@@ -145,7 +145,7 @@ def _update_events(trace: Any, parts: Parts, step: int, steps_per_second: float)
                 "std": float(value.std(correction=0)),
                 "first": value.flatten()[:FIRST_VALUES].tolist(),
             }
-            for name, value in own.items()
+            for name, value in rows.items()
         }
         yield TraceSummary(**about, values=values)
 

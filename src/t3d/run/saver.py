@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from t3d.actors.governor import Governor, passed
 from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError, as_sentence
@@ -20,7 +18,10 @@ CHECK_SECONDS = 1.0  # between two checks that the run's folder still exists; ch
 
 
 class Saver:
-    """Knows the newest checkpoint, whether something has happened since, and what could not be written."""
+    """Knows the newest checkpoint, whether something has happened since, and what could not be written.
+
+    What changes the run's state happens `with saver`.
+    """
 
     def __init__(
         self, parts: Parts, folder: RunFolder, checkpoint: Checkpoint | None, surroundings: Surroundings
@@ -63,16 +64,13 @@ class Saver:
         name = self.checkpoint.name
         return Saved(step=step, checkpoint=name, reason=reason, new_bytes=new_bytes, save_seconds=seconds)
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Wraps changes that an error leaves half done; environments and workers fail only between two steps."""
+    def __enter__(self) -> None:
+        """Begins changes that an error leaves half done; environments and workers fail only between two steps."""
         self._consistent, self.unsaved = False, True
-        try:
-            yield
-        except (EnvironmentFailed, UserError) as error:
-            self._consistent = not isinstance(error, Diverged | FramesNotWritten)
-            raise
-        self._consistent = True
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        is_between = isinstance(error, EnvironmentFailed | UserError)
+        self._consistent = error is None or (is_between and not isinstance(error, Diverged | FramesNotWritten))
 
     def unwritten(self) -> list[Event]:
         self.folder.refuse_if_gone(every_seconds=CHECK_SECONDS)

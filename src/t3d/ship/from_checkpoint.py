@@ -29,7 +29,7 @@ def load(path: Path, seed: int | str | None) -> SavedPolicy:
         checkpoint = open_checkpoint(path)
         state = checkpoint.state()
         cfg = merge(Config(), to_fields(state["config"]))
-        for name in filter(is_own, (cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network)):
+        for name in filter(is_own, (cfg.algo, *cfg.networks.values())):
             raise UserError(
                 f"{path} was trained with {name}, your own code, and a file never chooses what code runs; load "
                 f"a policy file instead: load_policy({str(path.parents[1] / 'last' / 'seed-N')!r}, network=...)"
@@ -59,7 +59,8 @@ def _index(cfg: Config, seed: int | str | None, path: Path) -> int:
 
 
 def _shipped(cfg: Config, spec: Spec, state: State) -> PolicySnapshot:
-    learner = Learner(spec, cfg.td3, cfg.member_seeds, rule=rule_of(cfg.rule, spec))
+    rule = rule_of(cfg.algo, spec)
+    learner = Learner(spec, cfg.settings_of(kind=rule.settings), cfg.member_seeds, rule=rule)
     learner.restore(to_fields(state["learner"]))
     if not cfg.normalise_observations:
         return learner.snapshot()

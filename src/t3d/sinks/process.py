@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from t3d.config import Config, TD3Config, load_config
+from t3d.config import Config, RuleConfig, TD3Config, load_config
 from t3d.config.metrics import SUCCESS
 from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
 from t3d.files import Refused, error_text, open_log, read
@@ -61,7 +61,7 @@ class Scalars:
 
     def __init__(self, cfg: Config) -> None:
         self.members = cfg.members
-        self._td3 = {member.name: cfg.td3_of(member) for member in cfg.members}
+        self._settings = {member.name: cfg.settings_of(member) for member in cfg.members}
         self._episodes = defaultdict[str, deque[EpisodeEnd]](lambda: deque(maxlen=WINDOW))  # by member
         self._counts: dict[str, int] = {}
         self._ended: dict[str, EpisodeEnd] = {}  # by member: its newest episode, as long as no point tells of it
@@ -83,7 +83,7 @@ class Scalars:
             return
         values = _values(event)
         if isinstance(event, Update):
-            values |= learning_rates(self._td3[name], event.updates)
+            values |= learning_rates(self._settings[name], event.updates)
             values["time/total_timesteps"] = float(event.step)
         yield Point(name, event.step, event.time, values)
 
@@ -126,15 +126,15 @@ def _values(event: Event) -> dict[str, float]:
     return values
 
 
-def learning_rates(td3: TD3Config, updates: int) -> dict[str, float]:
+def learning_rates(rule: RuleConfig, updates: int) -> dict[str, float]:
     """Returns the learning rates after some updates; the actor's only if it is another one than the critics'."""
     left = 1.0
-    if td3.lr_schedule != "constant":  # as in algo/adam.py, without torch
-        progress = min(1.0, updates / td3.lr_updates)
-        share = 1 - progress if td3.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
-        left = td3.lr_final + (1 - td3.lr_final) * share
-    rates = {"train/learning_rate": td3.critic_lr * left}
-    return rates if td3.actor_lr == td3.critic_lr else rates | {"train/actor_learning_rate": td3.actor_lr * left}
+    if isinstance(rule, TD3Config) and rule.lr_schedule != "constant":  # as in algo/adam.py, without torch
+        progress = min(1.0, updates / rule.lr_updates)
+        share = 1 - progress if rule.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        left = rule.lr_final + (1 - rule.lr_final) * share
+    rates = {"train/learning_rate": rule.critic_lr * left}
+    return rates if rule.actor_lr == rule.critic_lr else rates | {"train/actor_learning_rate": rule.actor_lr * left}
 
 
 class Follower:

@@ -58,7 +58,7 @@ class BestPolicies:
 
     def rewrite(self, folder: RunFolder) -> list[str]:
         """Writes best/ again, whatever a kill or an accident has left there; says what was damaged."""
-        notes, network = [], own_network(folder.cfg.td3.actor_network)
+        notes, network = [], own_network(folder.cfg.actor_network)
         for member in self._kept:
             try:
                 read_policy(folder.path / "best" / folder.cfg.members[member].name, network)

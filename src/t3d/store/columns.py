@@ -120,17 +120,17 @@ class Columns:
         """Returns the evaluations that choose the best, or those of another set."""
         table, evals = self.tables[Eval], dict[Member, list[StoredEvaluation]]()
         of_sets = tuple(f".{name}" for name in self._other_sets)
-        said = [
+        extra = [
             metric for metric in table.metrics() if metric.is_named("metrics") and not metric.entry.endswith(of_sets)
         ]
         for number in table.members():
-            rows = table.reports(number, *(metric.in_set(set_name) for metric in (*NEEDED, BEST, *said)))
+            rows = table.reports(number, *(metric.in_set(set_name) for metric in (*NEEDED, BEST, *extra)))
             rows = rows[:, ~np.isnan(rows[: 2 + len(NEEDED)]).any(axis=0)].T.tolist()  # one that was thinned has gaps
             if number != WHOLE and rows:
                 evals[self.members[number]] = [
                     StoredEvaluation(int(step), time, int(updates), mean, std, best == 1, known)
                     for step, time, mean, std, updates, best, *values in rows
-                    for known in [{m.entry: value for m, value in zip(said, values, strict=True) if np.isfinite(value)}]
+                    for known in [{m.entry: v for m, v in zip(extra, values, strict=True) if np.isfinite(v)}]
                 ]
         return evals
 

@@ -223,10 +223,10 @@ def _open_log(path: Path) -> io.BufferedReader:
     return io.BufferedReader(open_plain(path / "events.jsonl"))  # type: ignore[arg-type]
 
 
-def _still_holds(place: Position, log: io.BufferedReader) -> bool:
+def _still_holds(position: Position, log: io.BufferedReader) -> bool:
     """Whether the line read last is still where it was, so that no resume has truncated the log since."""
-    log.seek(place.offset - len(place.line))
-    return log.read(len(place.line)) == place.line
+    log.seek(position.offset - len(position.line))
+    return log.read(len(position.line)) == position.line
 
 
 def _tails(log: io.BufferedReader) -> Iterator[tuple[int, bytes]]:

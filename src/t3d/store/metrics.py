@@ -197,9 +197,9 @@ def trained(evals: Iterable[StoredEvaluation]) -> list[StoredEvaluation]:
     return [evaluation for evaluation in evals if evaluation.updates > 0]
 
 
-def stored_name(said: object) -> str:
-    """Returns the name of a member as a file says it: early files of format 2 say only its seed."""
-    return f"seed-{said}" if str(said).isdecimal() else str(said)
+def stored_name(member: object) -> str:
+    """Returns the name of a member in a file: early files of format 2 hold only its seed."""
+    return f"seed-{member}" if str(member).isdecimal() else str(member)
 
 
 def _owner(field: str) -> type[Event]:

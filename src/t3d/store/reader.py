@@ -95,7 +95,7 @@ class Run(NamedTuple):
         try:
             return read_policy(stem)
         except UnknownNetwork:  # the run's own, imported only if it is needed
-            return read_policy(stem, own_network(self.cfg.td3.actor_network))
+            return read_policy(stem, own_network(self.cfg.actor_network))
 
     def policy(self, member: Member, which: str = "best") -> SavedPolicy:
         """Returns the best or the last policy of a member; refuses a file that says it is another's."""

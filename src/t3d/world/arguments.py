@@ -42,10 +42,10 @@ def call_with(make: Callable[..., Any], name: str, args: Mapping[str, Any], keyw
 
 def refuse_unknown(args: Iterable[str], make: Callable[..., Any], name: str, also: Iterable[str] = ()) -> None:
     """Refuses an argument that is no parameter; `also` are those that something around it takes."""
-    own, passed_on = _parameters(make)
+    accepts, passed_on = _parameters(make)
     for arg in args if passed_on is not None else ():
-        if arg not in {*own, *(passed_on or ()), *also}:
-            raise UserError(_unknown(arg, own, name))
+        if arg not in {*accepts, *(passed_on or ()), *also}:
+            raise UserError(_unknown(arg, accepts, name))
 
 
 def _unknown(arg: str, parameters: Iterable[str], name: str) -> str:
@@ -57,17 +57,17 @@ def _parameters(make: Callable[..., Any]) -> tuple[list[str], list[str] | None]:
     """Returns the names that a callable takes, and those that a class passes on to its parents; None: it takes any."""
     is_class, classes = isinstance(make, type), make.__mro__[:-1] if isinstance(make, type) else ()
     callables = [vars(part)["__init__"] for part in classes if "__init__" in vars(part)] if is_class else [make]
-    own, passed_on = list[str](), list[str]()
+    direct, passed_on = list[str](), list[str]()
     for called in callables:
         try:
             parameters = [*inspect.signature(called).parameters.values()][is_class:]  # without self
         except (TypeError, ValueError):  # callables written in C often have no signature
-            return own, None
+            return direct, None
         names = [parameter.name for parameter in parameters if parameter.kind in BY_NAME]
-        (own if called is callables[0] else passed_on).extend(names)
+        (direct if called is callables[0] else passed_on).extend(names)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            return own, passed_on
-    return own, passed_on if is_class else None
+            return direct, passed_on
+    return direct, passed_on if is_class else None
 
 
 def wrapped(env: Any, wrapper: Callable[[Any], Any]) -> Any:
@@ -82,7 +82,7 @@ def wrapped(env: Any, wrapper: Callable[[Any], Any]) -> Any:
         inspect.signature(wrapper).bind(env)
     except TypeError as error:
         raise UserError(f"{about} is called with the environment alone: {error}") from None
-    made = wrapper(env)
-    if not isinstance(made, VectorEnv if is_vector else gym.Env):
-        raise UserError(f"{about} returned {type(made).__name__}, not an environment")
-    return made
+    outer = wrapper(env)
+    if not isinstance(outer, VectorEnv if is_vector else gym.Env):
+        raise UserError(f"{about} returned {type(outer).__name__}, not an environment")
+    return outer

@@ -80,8 +80,8 @@ class EpisodeRunner:
             self.record(action, result)
         if self.error is not None or not (result.terminated or result.truncated):
             return None
-        said = self.env_batch.guards[self.position].metrics.of_episode(result.info)
-        ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated, 0, *said)
+        metrics = self.env_batch.guards[self.position].metrics.of_episode(result.info)
+        ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated, 0, *metrics)
         self.fruitless = 0 if self.length else self.fruitless + 1
         try:
             if self.fruitless == MOST_FRUITLESS:
@@ -186,7 +186,7 @@ class MemberActor:
         runners = self.runners[: self.cfg.total_steps - self.taken]
         s = np.array([runner.observation for runner in runners])
         a = self._actions(policy, runners, s)
-        if not np.isfinite(a).all():  # an environment that gets NaN returns NaN, and would be blamed for it
+        if not np.vdot(a, a) < np.inf:  # an environment that gets NaN returns NaN, and would be blamed for it
             runner, action = next(pair for pair in zip(runners, a, strict=True) if not np.isfinite(pair[1]).all())
             self.error = Diverged(f"the action for environment {runner.index} of {self.title} is {action}")
             runners, s, a = [], s[:0], a[:0]

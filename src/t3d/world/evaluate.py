@@ -29,12 +29,12 @@ def play_episodes(
     """
     count = env_batch.count
     for first in range(0, len(seeds), count):
-        some = seeds[first : first + count]
-        all_seeds = [*some, *[some[0]] * (count - len(some))]  # the other environments are stepped too, and ignored
+        batch = seeds[first : first + count]
+        all_seeds = [*batch, *[batch[0]] * (count - len(batch))]  # the other environments are stepped too, and ignored
         episodes = range(first_episode + first, first_episode + first + count)
         env_batch.take_faults()  # of an evaluation that was interrupted
         observations = [env_batch.reset(*start) for start in zip(range(count), all_seeds, episodes, strict=True)]
-        totals, lengths, bad_values, playing = [0.0] * count, [0] * count, [0] * count, set(range(len(some)))
+        totals, lengths, bad_values, playing = [0.0] * count, [0] * count, [0] * count, set(range(len(batch)))
         ended: list[EpisodeResult] = []
         while playing:
             yield ended
@@ -54,8 +54,8 @@ def play_episodes(
                 if position in playing:
                     playing.remove(position)
                     ending = totals[position], lengths[position], result.terminated, bad_values[position]
-                    said = env_batch.guards[position].metrics.of_episode(result.info)
-                    ended.append(EpisodeResult(position, episodes[position], *ending, *said))
+                    metrics = env_batch.guards[position].metrics.of_episode(result.info)
+                    ended.append(EpisodeResult(position, episodes[position], *ending, *metrics))
                 if playing:
                     observations[position] = env_batch.reset(position, all_seeds[position], episodes[position])
         yield ended

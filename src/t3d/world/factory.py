@@ -31,12 +31,12 @@ NO_ENV = EnvConfig()
 class CheckedFactory:
     """Creates environments with `make`, which gets their arguments as a table, and puts wrappers around them.
 
-    Refuses one that shares its innermost environment with an earlier one. `own` is what a program passed as make_env;
+    Refuses one that shares its innermost environment with an earlier one. `make_env` is what a program passed;
     without it another process can do the same, by the environment's id.
     """
 
-    def __init__(self, make: Callable[..., Any], name: str, env: EnvConfig, own: Any = None) -> None:
-        self.make, self.name, self.env, self.own = make, name, env, own  # the name is for messages
+    def __init__(self, make: Callable[..., Any], name: str, env: EnvConfig, make_env: Any = None) -> None:
+        self.make, self.name, self.env, self.make_env = make, name, env, make_env  # the name is for messages
         self.wrappers: Any = [import_named(wrapper, Callable, "wrapper") for wrapper in env.wrappers]  # type: ignore[arg-type]
         self._created: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
 
@@ -109,8 +109,8 @@ def _innermost(env: Any) -> Iterator[Any]:
 
 
 def _how_to_write_it(env: Any) -> str:
-    made = f'gymnasium.make("{env.spec.id}")' if getattr(env, "spec", None) else f"{type(env).__name__}(...)"
-    return f"make_env=lambda: {made}"
+    call = f'gymnasium.make("{env.spec.id}")' if getattr(env, "spec", None) else f"{type(env).__name__}(...)"
+    return f"make_env=lambda: {call}"
 
 
 def with_reference(cfg: Config, make_env: Any) -> Config:
@@ -131,7 +131,7 @@ def with_reference(cfg: Config, make_env: Any) -> Config:
 def other_environment(cfg: Config, make_env: Any, label: str) -> list[str]:
     """Notes that a run is named after a Gymnasium id, and that make_env makes something else."""
     named = cfg.env.id
-    if getattr(make_env, "own", make_env) is None or not named or ":" in named or label.startswith(named):
+    if getattr(make_env, "make_env", make_env) is None or not named or ":" in named or label.startswith(named):
         return []
     return [
         f"env.id is {named}, and make_env makes {label}: that is what is trained, under the name of {named}, by which "
@@ -145,9 +145,9 @@ def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
     Raises UserError if there are none: for a lambda, a class of a notebook, or an argument that is no plain value.
     """
     if isinstance(make_env, CheckedFactory):
-        if make_env.own is None:
+        if make_env.make_env is None:
             return make_env.env.id, make_env.env.args
-        make_env = make_env.own
+        make_env = make_env.make_env
     function = make_env.func if isinstance(make_env, partial) else make_env
     module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<lambda>")
     imported: Any = None
@@ -171,18 +171,18 @@ def reference(make_env: Any) -> tuple[str, dict[str, Any]]:
     return f"{module}:{name}", args
 
 
-def _arguments(made: partial[Any]) -> dict[str, Any]:
+def _arguments(factory: partial[Any]) -> dict[str, Any]:
     try:
-        parameters = [*inspect.signature(made.func).parameters.values()][: len(made.args)]
+        parameters = [*inspect.signature(factory.func).parameters.values()][: len(factory.args)]
     except (TypeError, ValueError):  # callables written in C often have no signature
         parameters = []
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    if len(names) < len(made.args):
+    if len(names) < len(factory.args):
         raise UserError(
-            f"actor processes cannot be given the arguments {made.args!r:.60} of make_env; give them by name, "
+            f"actor processes cannot be given the arguments {factory.args!r:.60} of make_env; give them by name, "
             "or train with actors=inline"
         )
-    return {**dict(zip(names, made.args, strict=True)), **made.keywords}
+    return {**dict(zip(names, factory.args, strict=True)), **factory.keywords}
 
 
 def label_of(env: Any) -> str:

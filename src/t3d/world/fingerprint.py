@@ -67,14 +67,14 @@ def fingerprints(
     Members and evaluations may have other arguments, but all must have the same observations and actions.
     """
     (_, first), *others = _environments(cfg).items()
-    found = fingerprint(factory_of(first), first, beat)
+    stored = fingerprint(factory_of(first), first, beat)
     if not others:
-        return found
+        return stored
     expected = _outline(factory_of(first), first, beat)
     for title, env in others:
         if changed := difference(expected, _outline(factory_of(env), env, beat), "in training", f"in {title}"):
             raise UserError(f"all environments of a run need the same observations and actions: {changed}")
-    return {**found, "others": {title: fingerprint(factory_of(env), env, beat) for title, env in others}}
+    return {**stored, "others": {title: fingerprint(factory_of(env), env, beat) for title, env in others}}
 
 
 def _environments(cfg: Config) -> dict[str, EnvConfig]:

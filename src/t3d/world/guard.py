@@ -125,7 +125,7 @@ class EnvGuard:
     def action(self, action: Floats) -> Any:
         self.step += 1
         self._before = self.last
-        if not np.isfinite(action).all():
+        if not action.dot(action) < np.inf:  # as isfinite, and faster
             raise Diverged(f"the action for {self.now()} is {action}")
         scaled = to_bounds(action, self.spec)
         if not self.spec.max_action_change:

@@ -17,7 +17,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from t3d.config import Config, EnvConfig
+from t3d.config import Config, EnvConfig, merge
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import (
     EXTRAS,
@@ -53,11 +53,11 @@ def factory_for(make_env: EnvFactory, env: EnvConfig) -> EnvFactory:
 
 def with_full_paths(cfg: Config) -> Config:
     """Makes the paths of the user's own files absolute, so that they are found from any folder."""
-    actor, critic = with_full_path(cfg.td3.actor_network), with_full_path(cfg.td3.critic_network)
-    td3 = replace(cfg.td3, actor_network=actor, critic_network=critic)
+    networks = {name: with_full_path(value) for name, value in cfg.networks.items()}
     env = replace(cfg.env, id=_with_full_path(cfg.env.id), wrappers=(*map(with_full_path, cfg.env.wrappers),))
     evaluated = replace(cfg.eval, env=_with_full_path(cfg.eval.env))
-    return replace(cfg, rule=with_full_path(cfg.rule), td3=td3, env=env, eval=evaluated)
+    cfg = replace(cfg, algo=with_full_path(cfg.algo), env=env, eval=evaluated)
+    return merge(cfg, {cfg.section: {**cfg.own, **networks} if cfg.section == "own" else networks})
 
 
 def _with_full_path(env_id: str) -> str:
@@ -68,7 +68,7 @@ def _with_full_path(env_id: str) -> str:
 def own_names(cfg: Config) -> list[str]:
     """Returns the settings that name code of the user's own: of environments, wrappers, the rule and the networks."""
     envs = [env_id for env_id in (cfg.env.id, cfg.eval.env) if env_id and parse_id(env_id)[0] not in ("", "dm")]
-    names = (*cfg.env.wrappers, cfg.rule, cfg.td3.actor_network, cfg.td3.critic_network)
+    names = (*cfg.env.wrappers, cfg.algo, *cfg.networks.values())
     return [*envs, *filter(is_own, names)]
 
 

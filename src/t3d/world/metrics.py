@@ -18,10 +18,10 @@ MOST_NAMED = 9  # keys of info in a note
 class InfoMetrics:
     """Metrics of the episode in progress; only those that every step contributes to cost anything before its end."""
 
-    def __init__(self, asked: Sequence[str]) -> None:
+    def __init__(self, requested: Sequence[str]) -> None:
         self.position: int | None = None  # in a VectorEnv, whose info is about all its environments
-        self.asked = parse_metrics(asked)
-        self.each_step = {name: reduction for name, reduction in self.asked.items() if reduction != "last"}
+        self.requested = parse_metrics(requested)
+        self.each_step = {name: reduction for name, reduction in self.requested.items() if reduction != "last"}
         self.begin()
 
     def begin(self) -> None:
@@ -38,14 +38,14 @@ class InfoMetrics:
     def of_episode(self, info: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Returns the metrics of the episode that ends with this info, and why it lacks others."""
         metrics: dict[str, float] = {}
-        for name, reduction in {SUCCESS: "last", **self.asked}.items():
+        for name, reduction in {SUCCESS: "last", **self.requested}.items():
             value, count = self._so_far.get(name, (None, 0))
             value = self._read(info, name) if reduction == "last" else value
             if value is not None and name not in self._unusable:
                 metrics[name] = value / count if reduction == "mean" else value
         known = [str(key)[:60] for key in info if str(key)[:1] != "_"] if isinstance(info, Mapping) else []
         has = f"; it has {', '.join(known[:MOST_NAMED])}" if known else ""
-        for name in self.asked.keys() - metrics.keys() - self._unusable.keys():
+        for name in self.requested.keys() - metrics.keys() - self._unusable.keys():
             self._unusable[name] = f"info has no {name!r}{did_you_mean(name, known) or has}"
         return metrics, self._unusable
 

@@ -20,8 +20,9 @@ from t3d.algo.engines.in_turn import InTurn
 from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
 from t3d.algo.td3 import td3_init, td3_update
-from t3d.config import TD3Config
+from t3d.config import RuleConfig
 from t3d.config.fields import known_settings
+from t3d.types import Batch
 
 EngineName = Literal["eager", "fused", "capture"]
 Coefficients = Any  # a rule's, a NamedTuple
@@ -31,16 +32,22 @@ class Engine(NamedTuple):
     """A way to perform updates, which may refuse what it was not written for."""
 
     devices: tuple[str, ...]
-    create: Callable[[Rule, Agent, TD3Config, Coefficients], InTurn]
-    refuses: Callable[[Rule, TD3Config, Coefficients], str] = lambda *_: ""  # why, in words that follow its name
+    create: Callable[[Rule, Agent, RuleConfig, Coefficients], InTurn]
+    refuses: Callable[[Rule, RuleConfig, Coefficients], str] = lambda *_: ""  # why, in words that follow its name
     records: bool = False  # what samples and draws must be recordable, or its batches are staged
 
 
-def _eager(rule: Rule, agent: Agent, cfg: TD3Config, coefficients: Coefficients) -> InTurn:
-    return InTurn(lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase))
+class Eager:
+    """The rule's update itself."""
+
+    def __init__(self, rule: Rule, agent: Agent, cfg: RuleConfig, coefficients: Coefficients) -> None:
+        self.rule, self.agent, self.cfg, self.coefficients = rule, agent, cfg, coefficients
+
+    def __call__(self, batch: Batch, draws: Any, phase: Any) -> Any:
+        return self.rule.update(self.agent, batch, draws, self.cfg, self.coefficients, phase)
 
 
-def _refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
+def _refuses(rule: Rule, cfg: RuleConfig, coefficients: Coefficients) -> str:
     """Refuses what gradients by hand were not derived for."""
     if rule.update is pixels_update:
         return "computes no convolutions, and the observations have images"
@@ -57,13 +64,13 @@ def _refuses(rule: Rule, cfg: TD3Config, coefficients: Coefficients) -> str:
     for name, about in known_settings(type(cfg)).items():
         value = getattr(coefficients, name, getattr(cfg, name))
         if "fused" in about and (isinstance(value, Tensor) or value not in about["fused"]):
-            return f"computes with td3.{name}={' or '.join(map(str, about['fused']))} only"
+            return f"computes with {cfg.prefix}{name}={' or '.join(map(str, about['fused']))} only"
     return ""
 
 
 ENGINES: dict[str, Engine] = {
-    "eager": Engine(("cpu", "cuda"), _eager),
-    "fused": Engine(("cpu",), lambda _, *of: InTurn(Fused(*of)), _refuses),
+    "eager": Engine(("cpu", "cuda"), lambda *inputs: InTurn(Eager(*inputs))),
+    "fused": Engine(("cpu",), lambda _, *inputs: InTurn(Fused(*inputs)), _refuses),
     "capture": Engine(("cuda",), Capture, records=True),
 }
 FASTEST_FIRST: dict[str, tuple[EngineName, ...]] = {"cpu": ("fused", "eager"), "cuda": ("capture", "eager")}

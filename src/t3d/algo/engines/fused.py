@@ -24,6 +24,8 @@ from t3d.config import TD3Config
 from t3d.policy.architectures import NORM_EPSILON, Architecture
 from t3d.types import Batch, Draws, UpdateTrace
 
+relu_backward = torch.ops.aten.threshold_backward.grad_input  # to look it up takes a third of a call
+
 
 class Norm:
     """Layer normalisation and ReLU of a hidden layer, network by network, because then its values are in the cache."""
@@ -94,7 +96,7 @@ class Pass:
     def backward(self) -> None:
         for (above, weight), g, h, norm in self._backward:
             torch.bmm(above, weight, out=g)
-            torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)  # ReLU': zero where h is zero
+            relu_backward(g, h, 0, grad_input=g)  # ReLU': zero where h is zero
             if norm is not None:
                 norm.backward()
 
@@ -107,8 +109,8 @@ class Pass:
 class Descent:
     """Adam on the networks of a pass, with the gradient of their parameters."""
 
-    def __init__(self, path: Pass, stack: Stack, state: AdamState, rate: Any) -> None:
-        self.path, self.rate = path, rate
+    def __init__(self, path: Pass, stack: Stack, state: AdamState) -> None:
+        self.path = path
         gradient = torch.zeros_like(stack.flat)  # (K, P)
         self._steps = state.steps
         self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
@@ -123,7 +125,7 @@ class Descent:
         self._turned = torch.empty_like(turned(weight), memory_format=torch.contiguous_format)  # (K, out, size)
         self._weight, self._bias = turned(weight), bias.squeeze(1)
 
-    def step(self) -> None:
+    def step(self, rate: float) -> None:
         """Performs adam_step after backward; torch's fused Adam needs only one pass over memory."""
         for x, g, product, weight, bias in self._hidden:
             weight.copy_(torch.bmm(x, g, out=product))
@@ -134,7 +136,7 @@ class Descent:
         self._steps.add_(1)
         torch._fused_adam_(  # as torch.optim.Adam(fused=True) calls it, which takes longer to get there
             *self._adam,
-            lr=self.rate, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
+            lr=rate, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
@@ -153,15 +155,21 @@ class Fused:
         size = max(for_actor + for_critic * self.maximised, for_critic * cfg.critics)
         memory = [agent.actor.flat.new_empty(size) for _ in range(3)]
         x, x2 = self.x.flatten(0, 1), self.x2.flatten(0, 1)  # (M * C, B, in)
-        self.actor_target = Pass(agent.actor_target.flat, actor, self.s2[:, 0], *memory)
+        self.actor_target = Pass(agent.actor_target.flat, actor, self.s2[0], *memory)
         self.critic_target = Pass(agent.critic_target.flat, critic, x2, *memory)
         self.critic = Pass(agent.critic.flat, critic, x, *memory)
-        self.actor = Pass(agent.actor.flat, actor, self.s[:, 0], *memory)
+        self.actor = Pass(agent.actor.flat, actor, self.s[0], *memory)
         flat, their_x = agent.critic.flat[:: cfg.critics // self.maximised], self.x[:, : self.maximised].flatten(0, 1)
         self.q_pi = Pass(flat, critic, their_x, memory[0][for_actor:], memory[1][for_actor:], memory[2])
         self.q_pi.d_output.fill_(-1 / (cfg.batch_size * self.maximised))  # of step 13's loss, in every update
-        self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam, coefficients.critic_lr)
-        self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam, coefficients.actor_lr)
+        # Views are made once, because one costs as much as a small operation.
+        self.pi2, self.pi = self.actor_target.output.mT, self.actor.output.mT  # (M, B, action)
+        self.q2, self.q, self.d_q = (
+            values.view_as(self.td) for values in (self.critic_target.output, self.critic.output, self.critic.d_output)
+        )
+        self.by_critic = [values.transpose(0, 1) for values in (self.q, self.td, self.d_q)]  # (C, M, B): y broadcasts
+        self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam)
+        self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam)
 
     def _make_buffers(self) -> None:
         cfg, actor = self.cfg, self.agent.actor
@@ -178,8 +186,11 @@ class Fused:
         self.actions = slice(observation_size, observation_size + action_size)
         # The critics' inputs, (M, C, B, observation + action): a copy per critic, as batched products need.
         self.x, self.x2 = (new((*self.td.shape, self.actions.stop)) for _ in range(2))
-        self.s, self.a = self.x[..., :observation_size], self.x[..., observation_size:]
-        self.s2, self.critics_a2 = self.x2[..., :observation_size], self.x2[..., observation_size:]
+        # Their columns, (C, M, B, columns): what is copied to them is the same for all critics.
+        columns = [observation_size, action_size]
+        (self.s, self.a), (self.s2, self.critics_a2) = (
+            torch.split(x.transpose(0, 1), columns, dim=-1) for x in (self.x, self.x2)
+        )
         # Constants as tensors, because an operation on a Python number converts it to a tensor every time.
         self.one, self.sigma, self.two_over_b = (
             torch.tensor(number, dtype=self.y.dtype)
@@ -190,32 +201,33 @@ class Fused:
     def __call__(self, batch: Batch, draws: Draws, update_actor: bool) -> UpdateTrace:
         clip = self.coefficients.target_noise_clip
         # Step 4: a batch of transitions, to where the networks read it.
-        self.s.copy_(batch.s.unsqueeze(1))
-        self.a.copy_(batch.a.unsqueeze(1))
-        self.s2.copy_(batch.s2.unsqueeze(1))
+        self.s.copy_(batch.s)
+        self.a.copy_(batch.a)
+        self.s2.copy_(batch.s2)
         # Step 5: the target actor's action in the next state.
-        pi2 = self.actor_target.forward().tanh_().mT  # (M, B, action)
+        self.actor_target.forward().tanh_()  # pi2
         # Step 6: target policy smoothing.
         eps = torch.mul(draws.target_noise, self.sigma, out=self.eps).clamp_(-clip, clip)
-        a2 = torch.add(pi2, eps, out=self.a2).clamp_(-1, 1)
-        self.critics_a2.copy_(a2.unsqueeze(1))
+        a2 = torch.add(self.pi2, eps, out=self.a2).clamp_(-1, 1)
+        self.critics_a2.copy_(a2)
         # Step 7: the target critics' values of it.
-        q2 = self.critic_target.forward().view_as(self.td)  # (M, C, B)
+        self.critic_target.forward()  # q2
         # Step 8: the smallest of them.
-        v2 = self._aggregate(q2, draws)  # (M, B)
+        v2 = self._aggregate(self.q2, draws)  # (M, B)
         # Step 9: y = r + discount * (1 - terminated) * v2.
         y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(v2).add_(batch.r)
         # Step 10: the critics' values of the action that was taken.
-        q = self.critic.forward().view_as(self.td)
+        self.critic.forward()  # q
         # Step 11: mean(weight * td²), and its gradient with respect to q.
-        td = torch.sub(q, y.unsqueeze(1), out=self.td)
-        loss = torch.mul(td, td, out=self.loss)
-        torch.mul(td, batch.weight.unsqueeze(1), out=self.critic.d_output.view_as(td)).mul_(self.two_over_b)
+        q, td, d_q = self.by_critic
+        torch.sub(q, y, out=td)
+        loss = torch.mul(self.td, self.td, out=self.loss)
+        torch.mul(td, batch.weight, out=d_q).mul_(self.two_over_b)
         # Step 12: backpropagate, one Adam step for all critics.
         self.critic.backward()
-        self.critic_descent.step()
+        self.critic_descent.step(self.coefficients.critic_lr)
 
-        steps = UpdateTrace(pi2, eps, a2, q2, v2, y, q, td, loss, batch.weight)
+        steps = UpdateTrace(self.pi2, eps, a2, self.q2, v2, y, self.q, self.td, loss, batch.weight)
         return self._update_actor(steps) if update_actor else steps
 
     def _aggregate(self, q2: Tensor, draws: Draws) -> Tensor:
@@ -227,21 +239,21 @@ class Fused:
     def _update_actor(self, steps: UpdateTrace) -> UpdateTrace:
         # Step 13: gradient ascent of the actor on online critics, whose own weights need no gradient.
         pi = self.actor.forward().tanh_()  # (M, action, B)
-        self.a[:, : self.maximised].copy_(pi.mT.unsqueeze(1))
+        self.a[: self.maximised].copy_(self.pi)
         each = self.q_pi.forward().view(-1, self.maximised, self.cfg.batch_size)  # (M, maximised, B)
         self.q_pi.backward()
         d_each = self.q_pi.d_input(self.actions, out=self.d_action)
         d_pi = d_each if self.maximised == 1 else d_each.view(-1, self.maximised, *d_each.shape[1:]).sum(dim=1)
         torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)  # tanh' = 1 - tanh²
         self.actor.backward()
-        self.actor_descent.step()
+        self.actor_descent.step(self.coefficients.actor_lr)
         # Step 14: the actor's target follows slowly,
         polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)
         # Step 15: and so do the critics' targets.
         polyak(self.agent.critic_target, self.agent.critic, self.coefficients.tau)
         q_pi = each.squeeze(1) if self.maximised == 1 else torch.mean(each, 1, out=self.mean_q_pi)
         actor_loss = torch.mean(q_pi, 1, out=self.actor_loss).neg_()
-        return steps._replace(pi=pi.mT, q_pi=q_pi, actor_loss=actor_loss)
+        return steps._replace(pi=self.pi, q_pi=q_pi, actor_loss=actor_loss)
 
 
 def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> list[Tensor]:

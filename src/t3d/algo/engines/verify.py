@@ -17,7 +17,7 @@ from t3d.algo.engines.capture import CYCLES_PER_BLOCK
 from t3d.algo.learner import Learner
 from t3d.algo.networks import Actor, named_tensors
 from t3d.algo.rules import TD3, Rule
-from t3d.config import TD3Config
+from t3d.config import RuleConfig
 from t3d.policy.spec import Spec
 from t3d.types import Batch, State
 
@@ -65,7 +65,7 @@ def exact_products() -> Iterator[None]:
 def mismatch(
     engine: str,
     spec: Spec,
-    cfg: TD3Config,
+    cfg: RuleConfig,
     seeds: Sequence[int],
     device: str,
     rule: Rule = TD3,
@@ -138,7 +138,7 @@ def _odd_share(given: Tensor, right: Tensor, tolerance: float) -> float:
 
 
 def faster_threads(
-    engine: str, spec: Spec, cfg: TD3Config, seeds: Sequence[int], rule: Rule = TD3, coefficients: Any = None
+    engine: str, spec: Spec, cfg: RuleConfig, seeds: Sequence[int], rule: Rule = TD3, coefficients: Any = None
 ) -> int:
     """Returns 1, or torch's default number of threads if that is not slower; measures both alternately."""
     if (usual := torch.get_num_threads()) == 1:
@@ -161,7 +161,7 @@ def faster_threads(
     return 1 if best[1] < CLEARLY_FASTER * best[usual] else usual
 
 
-def random_batch(spec: Spec, cfg: TD3Config, members: int, device: str) -> Batch:
+def random_batch(spec: Spec, cfg: RuleConfig, members: int, device: str) -> Batch:
     """Draws a plausible batch from its own random stream."""
     generator = torch.Generator().manual_seed(0)
 
