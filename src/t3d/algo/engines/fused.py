@@ -167,7 +167,7 @@ class Fused:
         self.q2, self.q, self.d_q = (
             values.view_as(self.td) for values in (self.critic_target.output, self.critic.output, self.critic.d_output)
         )
-        self.by_critic = [values.transpose(0, 1) for values in (self.q, self.td, self.d_q)]  # (C, M, B), as y broadcasts
+        self.by_critic = [values.transpose(0, 1) for values in (self.q, self.td, self.d_q)]  # (C, M, B): y broadcasts
         self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam, coefficients.critic_lr)
         self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam, coefficients.actor_lr)
 
