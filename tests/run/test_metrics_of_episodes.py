@@ -91,8 +91,20 @@ def test_info_is_read_at_the_end_of_an_episode_only_unless_every_step_counts(mon
     played("Talker", [], constant(0.5))
     assert reads == ["success"] * 3
     reads.clear()
-    played("Talker", ["place:last", "energy:sum"], constant(0.5))
-    assert {name: reads.count(name) for name in reads} == {"success": 3, "place": 3, "energy": 3 * STEPS}
+    played("Talker", ["place:last", "step:sum"], constant(0.5))
+    assert {name: reads.count(name) for name in reads} == {"success": 3, "place": 3, "step": 3 * STEPS}
+
+
+def test_floats_are_taken_as_they_are_if_they_are_sane() -> None:
+    """The usual case is quick, and the same."""
+    metrics = InfoMetrics(["energy:sum", "success:max"])
+    for energy in (1.5, np.float32(2.0), 3, True):
+        metrics.add({"energy": energy, "is_success": False, "success": 7.0})
+    assert metrics.of_episode({}) == ({"energy": 7.5, "success": 0.0}, {})
+    for absurd in (float("nan"), -1e300, float("inf")):
+        metrics.begin()
+        metrics.add({"energy": absurd})
+        assert "must be finite" in metrics.of_episode({})[1]["energy"]
 
 
 def test_what_is_no_number_is_left_out_and_why_is_said() -> None:

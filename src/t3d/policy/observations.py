@@ -70,7 +70,7 @@ def newest(observation: NDArray[Any], spec: Spec) -> NDArray[Any]:
 
 def number(name: str, value: Any) -> float:
     """Returns the value as one finite, sane float."""
-    if isinstance(value, float) and abs(value) <= ABSURD:
+    if isinstance(value, float | int) and abs(value) <= ABSURD:
         return float(value)  # the usual case, many times as fast
     return float(sane(name, numbers(name, value, ()).reshape(1))[0])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from t3d.config.metrics import SUCCESS, parse_metrics
 from t3d.errors import did_you_mean
-from t3d.policy.observations import InvalidValue, number
+from t3d.policy.observations import ABSURD, InvalidValue, number
 
 REDUCE: dict[str, Callable[[float, float], float]] = {"sum": add, "mean": add, "min": min, "max": max}
 KEYS = {SUCCESS: ("is_success", "success")}  # in info; of others their own names
@@ -31,7 +31,10 @@ class InfoMetrics:
     def add(self, info: Any) -> None:
         """Takes in what a step returned; a step without a number changes nothing."""
         for name, reduction in self.each_step.items():
-            if (value := self._read(info, name)) is not None:
+            value = info.get(name) if type(info) is dict and name != SUCCESS else None
+            if type(value) is not float or not abs(value) <= ABSURD:  # a float is the usual case
+                value = self._read(info, name)
+            if value is not None:
                 before, count = self._so_far.get(name, (None, 0))
                 self._so_far[name] = value if before is None else REDUCE[reduction](before, value), count + 1
 
