@@ -163,7 +163,10 @@ def test_every_field_says_what_it_is() -> None:
         ),
         ({"replay": {"priority_exponent": 0.6}}, "is used only with replay.sampling=proportional or lap"),
         ({"replay": {"importance_updates": 9}}, "is used only with replay.sampling=proportional"),
-        ({"replay": {"capacity": 100}}, "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity"),
+        (
+            {"replay": {"capacity": 100, "sampling": "proportional"}},
+            "replay.capacity=100 is smaller than td3.batch_size=256; raise capacity",
+        ),
         ({"replay": {"capacity": -1}}, "out of range"),
         ({"env": {"num_envs": -1}}, "out of range"),
         ({"eval": {"episodes": 0}}, "out of range"),

@@ -37,7 +37,10 @@ TUTORIALS = [
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("first-steps", "own-environment", "shipping")),
 ]
-SMALL = shlex.split("--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --no-video")
+SMALL = shlex.split(
+    "--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --log.diagnose-every-steps 200 "
+    "--no-video"
+)
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 
 

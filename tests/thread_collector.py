@@ -92,16 +92,16 @@ class ThreadCollector:
             faults=[fault for one in blocks for fault in one.faults],
         )
 
+    def use(self, cfg: Config) -> None:
+        for actor in self.actors:
+            actor.use(cfg)
+
     def stop(self, member: int) -> None:
         with self.changed:
             self.stopped.add(member)
 
     def supervise(self) -> None:
         pass
-
-    def use(self, cfg: Config) -> None:
-        for actor in self.actors:
-            actor.use(cfg)
 
     def totals(self) -> None:
         return None

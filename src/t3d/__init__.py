@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 from t3d.version import __version__
 
 if TYPE_CHECKING:
+    from t3d.api.run import Run as Run
+    from t3d.api.run import compare as compare
+    from t3d.api.run import evaluate as evaluate
+    from t3d.api.run import open_run as open_run
+    from t3d.api.run import report as report
+    from t3d.api.run import resume as resume
+    from t3d.api.run import runs as runs
+    from t3d.api.run import train as train
     from t3d.config import Config as Config
     from t3d.config import merge as merge
     from t3d.config.presets import preset as preset
     from t3d.errors import UserError as UserError
     from t3d.policy.files import load_policy as load_policy
-    from t3d.run.live import resume as resume
-    from t3d.run.live import train as train
 
 # Threads of torch that wait for each other spin, which costs dearly on a busy machine: see "Idle threads" in
 # docs/lab/performance.md. OpenMP reads this once, when torch is loaded.
@@ -31,10 +37,10 @@ _HOMES = {
     "load_policy": "t3d.policy.files",
     "merge": "t3d.config",
     "preset": "t3d.config.presets",
-    "resume": "t3d.run.live",
-    "train": "t3d.run.live",
+    **dict.fromkeys(("Run", "compare", "evaluate", "open_run", "report", "resume", "runs", "train"), "t3d.api.run"),
 }
-__all__ = ["Config", "UserError", "__version__", "load_policy", "merge", "preset", "resume", "train"]
+__all__ = ["Config", "Run", "UserError", "__version__", "compare", "evaluate", "load_policy", "merge", "open_run"]
+__all__ += ["preset", "report", "resume", "runs", "train"]
 
 
 def __getattr__(name: str) -> Any:

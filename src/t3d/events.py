@@ -220,6 +220,18 @@ class Eval(Event, kind="eval"):
     chooses: bool = True  # whether the best policies are chosen by it, as by those of the first set
 
 
+class Logged(Event, kind="logged"):
+    """Numbers of the user's program, from run.log()."""
+
+    metrics: dict[str, float]
+
+
+class SettingsChanged(Event, kind="changed"):
+    """The user's program has changed settings with run.set(); they hold from here on."""
+
+    values: dict[str, Any]  # by their names, e.g. td3.actor_lr
+
+
 class Note(Event, kind="note"):
     """Something worth knowing, in a sentence."""
 

@@ -7,7 +7,9 @@ E evaluation episodes.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
@@ -205,8 +207,10 @@ class ActorNews(NamedTuple):
     restarts: int  # of this actor so far
 
 
-class Requests(NamedTuple):
-    """Requests to a run from outside: to stop, or to save a checkpoint and continue."""
+@dataclass(frozen=True)
+class Requests:
+    """Requests to a run from outside: to stop, or to save a checkpoint and continue; and what its program tells it."""
 
     stop: threading.Event
     save: threading.Event
+    told: deque[tuple[type[Any], dict[str, Any]]] = field(default_factory=deque)  # kinds of events, and their values

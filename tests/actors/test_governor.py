@@ -33,6 +33,18 @@ def test_the_governor_counts_the_slowest_member_exactly() -> None:
     assert made == 290
 
 
+@pytest.mark.parametrize(
+    ("ratio", "updates", "steps"),
+    [(1 / 3, 1, 3), (2 / 7, 2, 7), (0.1, 1, 10), (0.29, 29, 100), (20.0, 20, 1), (0.12345678, 6172839, 50_000_000)],
+)
+def test_a_ratio_is_the_fraction_that_it_was_written_as(ratio: float, updates: int, steps: int) -> None:
+    governor = Governor(Config(total_steps=10**12, random_steps=0, updates_per_step=ratio))
+    for periods in (1, 7, 1000):
+        assert governor.due([periods * steps], 0) == periods * updates
+        assert governor.due([periods * steps - 1], 0) < periods * updates, "and none is early"
+        assert governor.limit(periods * updates - 1, ahead=1) == periods * steps
+
+
 def test_a_schedule_fires_once_for_each_multiple() -> None:
     steps = list(range(0, 50, 3))
     assert [after for before, after in pairwise(steps) if passed(10, before, after)] == [12, 21, 30, 42]

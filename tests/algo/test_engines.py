@@ -22,6 +22,7 @@ from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Note, Resumed, Start, Update
 from t3d.random_streams import Counted
+from t3d.run import live
 from t3d.run.placement import resolve
 from t3d.types import Draws, UpdateTrace
 
@@ -144,7 +145,7 @@ def test_tf32_is_a_choice(tmp_path: Path) -> None:
     try:
         for chosen in (True, False):
             cfg = helpers.small_config(tf32=chosen, run={"root": str(tmp_path), "name": str(chosen)})
-            with t3d.train(cfg) as run:
+            with live.train(cfg) as run:
                 next(run)
                 with run._working():
                     assert torch.backends.cuda.matmul.allow_tf32 == chosen

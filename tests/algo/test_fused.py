@@ -231,7 +231,7 @@ MUTATIONS = [
     ("10: next state in the critics", "Pass(agent.critic.flat, critic, x, *memory", "Pass(agent.critic.flat, critic, x2, *memory"),
     ("11: weight ignored", "torch.mul(td, batch.weight, ", "torch.mul(td, self.one, "),
     ("11: half the gradient", "2 / cfg.batch_size)", "1 / cfg.batch_size)"),
-    ("12: the actor's rate", "agent.critic_adam, coefficients.critic_lr", "agent.critic_adam, coefficients.actor_lr"),
+    ("12: the actor's rate", "self.critic_descent.step(self.coefficients.critic_lr)", "self.critic_descent.step(self.coefficients.actor_lr)"),
     ("12: bias gradient of hidden layers", "torch.sum(g, 1, keepdim=True, out=bias)", "pass"),
     ("12: bias gradient of the last layer", "torch.sum(d_output, 2, out=self._bias)", "pass"),
     ("12: weight gradient of the last layer", "self._weight.copy_(", "("),

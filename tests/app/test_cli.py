@@ -273,7 +273,10 @@ def test_a_million_may_be_written_1e6_and_what_is_no_number_stays() -> None:
         (["record", "here", "--root", "there"], "there is no run named here in there"),
         (["train", "Pendulum-v1", "--preset", "fast"], "unknown preset fast"),
         (["train", "Pendulum-v1", "--td3.batch-size", "-5"], "td3.batch_size=-5 is out of range"),
-        (["train", "Pendulum-v1", "--replay.capacity", "10"], "smaller than td3.batch_size"),
+        (
+            ["train", "Pendulum-v1", "--replay.capacity", "10", "--replay.sampling", "proportional"],
+            "smaller than td3.batch_size",
+        ),
         (["train", "Pendulum-v1", "--config", "missing.toml"], "cannot read"),
         (
             ["train", "Pendulum-v1", "--total-steps", "999999999999", "--replay.capacity", "999999999999"],

@@ -22,7 +22,7 @@ from t3d.algo.rules import TD3
 from t3d.config import Config, merge
 from t3d.errors import UserError
 from t3d.events import End, Resumed
-from t3d.run import placement
+from t3d.run import live, placement
 from t3d.run.placement import resolve, set_threads
 from t3d.run.surroundings import TorchSettings
 from worlds import Failing, small
@@ -65,7 +65,7 @@ def test_a_process_takes_over_its_own_run_and_says_so_of_one_that_works(tmp_path
     other = t3d.resume(tmp_path / "run", make_env=Failing)
     assert next(other).step >= 90
     (tmp_path / "link").symlink_to(tmp_path / "run")
-    third = t3d.resume(tmp_path / "link", make_env=Failing)
+    third = live.resume(tmp_path / "link", make_env=Failing)
     assert next(third).step >= 90
     third._turn.acquire()  # as if it worked in another thread
     with pytest.raises(UserError, match="is in use by this program"):

@@ -13,6 +13,7 @@ import t3d
 from run_folders import events_of
 from t3d.errors import UserError
 from t3d.events import End
+from t3d.run import live
 from t3d.store.checkpoint import newest
 from worlds import Failing, failing, small
 
@@ -88,7 +89,7 @@ def test_an_end_is_saved_only_if_its_last_step_is(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_that_is_removed_lets_nobody_in(tmp_path: Path) -> None:
-    run = t3d.train(small(tmp_path, "run"), make_env=Failing)
+    run = live.train(small(tmp_path, "run"), make_env=Failing)
     next(run)
     (tmp_path / "run" / "lock").unlink()
     run._turn.acquire()  # as in another thread: one that waits would be taken over

@@ -163,7 +163,7 @@ def test_a_version_alone_is_only_mentioned(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = {**versions(), "gymnasium": "9.9", "t3d": "9.9"}
-    for module in ("t3d.run.parts", "t3d.app.play"):
+    for module in ("t3d.run.parts", "t3d.api.policies"):
         monkeypatch.setattr(f"{module}.versions", lambda: now)
     assert main(["eval", str(run), "--episodes", "1", "--json"]) == 0
     (note,) = json.loads(capsys.readouterr().out)["notes"]

@@ -22,6 +22,7 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, merge
 from t3d.errors import NothingLeft, StoppedEarly, UserError
 from t3d.events import End, EpisodeEnd, Resumed, Saved, Start
+from t3d.run import live
 from t3d.run.resume import load
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.folder import versions
@@ -295,7 +296,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UserError, match="3 observation values then, 2 now"):
         list(t3d.resume(broken, make_env=lambda: gym.make("MountainCarContinuous-v0")))
     with pytest.raises(UserError, match="is in use by this program"):
-        going_on = t3d.resume(broken)
+        going_on = live.resume(broken)
         next(going_on)
         going_on._turn.acquire()  # as in another thread
         next(t3d.resume(broken))

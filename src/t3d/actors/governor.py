@@ -7,14 +7,15 @@ from fractions import Fraction
 
 from t3d.config import Config
 
+MOST_STEPS = 10**6  # of a ratio such as 2/3; what is finer is taken as it is written; chosen
+
 
 class Governor:
     """Keeps updates at a fixed ratio to the steps of a member, however many environments or members there are."""
 
     def __init__(self, cfg: Config) -> None:
         self.begins, self.total_steps, self.max_ahead = cfg.steps_before_learning, cfg.total_steps, cfg.most_ahead
-        ratio = Fraction(str(cfg.updates_per_step))  # exact: 0.1 means a tenth
-        self.updates, self.for_steps = ratio.as_integer_ratio()  # whole numbers; a Fraction would take a microsecond
+        self.updates, self.for_steps = exact(cfg.updates_per_step)
 
     def due(self, transitions: Sequence[int], updates: int) -> int:
         """Returns how many updates are due, given each member's transitions so far. The first call for none."""
@@ -30,6 +31,12 @@ class Governor:
             return self.total_steps
         next_due = self.begins - (-(updates + 1) * self.for_steps // self.updates)  # rounded up
         return min(self.total_steps, next_due + (ahead or self.max_ahead) - 1)
+
+
+def exact(ratio: float) -> tuple[int, int]:
+    """Returns the ratio in whole numbers, with which a step takes a microsecond less: 0.1 is a tenth, 1/3 a third."""
+    simple = Fraction(ratio).limit_denominator(MOST_STEPS)
+    return (simple if float(simple) == ratio else Fraction(str(ratio))).as_integer_ratio()
 
 
 def passed(every: int, before: int, after: int) -> bool:

@@ -1,4 +1,4 @@
-"""A collector and an evaluator in the learner's own process: deterministic."""
+"""A collector and two evaluators in the learner's own process: deterministic."""
 
 from __future__ import annotations
 
@@ -78,6 +78,29 @@ class InlineCollector:
     def close(self) -> None:
         for member_actor in self.member_actors:
             member_actor.env_batch.close()
+
+
+class NoEvaluator:
+    """Evaluates nothing, for a run whose caller does that; without a last evaluation it never finishes by itself."""
+
+    def has_room(self) -> bool:
+        return True
+
+    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
+        return True
+
+    def stop(self, member: int) -> None: ...
+
+    def poll(self, *, wait: bool = False) -> Evaluated:
+        return Evaluated([], [], [])
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State, architecture: Architecture) -> list[int]:
+        return []
+
+    def close(self) -> None: ...
 
 
 class InlineEvaluator:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.capture import Staged
 from t3d.algo.networks import Actor, named_tensors
 from t3d.algo.rules import TD3, PeriodicOperation, Rule
 from t3d.config import RuleConfig
-from t3d.files import to_count
+from t3d.errors import UserError
+from t3d.files import to_count, to_fields, to_number
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.random_streams import Streams, open_streams
 from t3d.tensors import put
 from t3d.types import Batch, Source, State
+
+RATES = ("actor_lr", "critic_lr")
 
 
 class Learner:
@@ -39,10 +45,12 @@ class Learner:
     ) -> None:
         """In the first `rests` updates the actor rests: only the critics learn."""
         self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
+        self._device = torch.device(device)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
         self.phases = list(rule.phases(cfg))
         self.updates, self._rests = 0, rests
+        self.rates: dict[str, float] = {}  # those that were set since the run began
         self._engine_kind = ENGINES[engine]
         self.engine = self._engine_kind.create(rule, self.agent, cfg, self.coefficients)
         if source is not None:  # None if only update is called
@@ -110,6 +118,29 @@ class Learner:
         self.updates += 1
         return self.engine.update(batch, draws, phase)
 
+    def set_rates(self, **rates: float) -> None:
+        """Sets learning rates for all members from the next update on, by name, e.g. actor_lr=1e-4.
+
+        CUDA graphs hold the numbers that they were recorded with, so the first call has them recorded again, once, with
+        rates in memory, which it and later calls write.
+        """
+        for name in rates:
+            if name not in RATES or name not in self.coefficients._fields:
+                raise UserError(f"the rule of this run has no learning rate {name} that can be set")
+        replace(self.cfg, **rates)  # type: ignore[arg-type]  # raises if one is out of its range
+        self.rates |= rates
+        now = self.coefficients._asdict()
+        written = {name: now[name].fill_(rate) for name, rate in rates.items() if isinstance(now[name], Tensor)}
+        frozen = {name: rate for name, rate in rates.items() if name not in written}
+        if not self._engine_kind.records:
+            self.coefficients = self.coefficients._replace(**frozen)
+            self.engine.use(self.coefficients)
+        elif frozen:
+            in_memory = partial(torch.tensor, dtype=torch.float64, device=self._device)
+            self.coefficients = self.coefficients._replace(**{name: in_memory(frozen[name]) for name in frozen})
+            self.engine = self._engine_kind.create(self.rule, self.agent, self.cfg, self.coefficients)
+            self.prepare()
+
     def draw(self) -> Any:
         return self._kind_of_draws(*[streams and streams.normal() for streams in self._drawn])
 
@@ -132,7 +163,8 @@ class Learner:
     def state(self) -> State:
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
         streams = {name: stream.state() for name, stream in self._streams.items()}
-        return {"updates": self.updates, **streams, **arrays}
+        rates = {"rates": dict(self.rates)} if self.rates else {}
+        return {"updates": self.updates, **rates, **streams, **arrays}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
@@ -142,13 +174,15 @@ class Learner:
         state = {as_now[name]: saved for name, saved in state.items()}
         if lacking := sorted(known - {*state}):
             raise ValueError(f"the learner in it lacks {', '.join(lacking)}")
-        if unknown := sorted({*state} - known):
+        if unknown := sorted({*state} - known - {"rates"}):
             raise ValueError(f"the learner in it has {', '.join(unknown)}, which its rule does not know")
         for name, tensor in tensors.items():
             put(tensor, state[name], name)
         for name, stream in self._streams.items():
             stream.restore(state[name])
         self.updates = to_count(state["updates"])
+        if rates := to_fields(state.get("rates", {})):
+            self.set_rates(**{name: to_number(rate) for name, rate in rates.items()})
 
     def non_finite(self) -> list[tuple[str, int]]:
         """Lists the tensors of the agent that hold a non-finite value, each with its member."""

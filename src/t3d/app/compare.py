@@ -12,14 +12,15 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from t3d.api.run import compare
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import fits, table, write_json
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output
 from t3d.config.metrics import RETURN
 from t3d.errors import UserError
 from t3d.files import followed
-from t3d.insight.comparison import Comparison, Row, compare
-from t3d.insight.comparison_plots import draw_comparison
+from t3d.insight.comparison import Comparison, Row
+from t3d.insight.drawing import save
 from t3d.insight.groups import read_groups
 from t3d.insight.plots import plot_curves
 from t3d.insight.statistics import Estimate
@@ -61,18 +62,12 @@ def main(arguments: list[str]) -> int:
     args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole()
     if not args.groups:
         raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
-    if args.threshold is not None and not math.isfinite(args.threshold):
-        raise UserError(f"--threshold {args.threshold} is no number that can be reached")
-    groups = read_groups(args.groups, args.root)
-    if args.names:
-        if len(args.names) != len(groups):
-            known = ", ".join(group.name for group in groups)
-            raise UserError(f"--names gives {len(args.names)} names to {len(groups)} groups: {known}")
-        groups = [group._replace(name=name) for group, name in zip(groups, args.names, strict=True)]
     if args.metric == "help":
-        console.print(listing(read_columns(groups[0].trainings[0].run.path).metrics()), soft_wrap=True)
+        path = read_groups(args.groups, args.root)[0].trainings[0].run.path
+        console.print(listing(read_columns(path).metrics()), soft_wrap=True)
         return 0
-    comparison = compare(groups, args.metric, args.threshold, args.at)
+    about: dict[str, Any] = {"names": args.names, "metric": args.metric, "threshold": args.threshold, "at": args.at}
+    comparison = compare(*args.groups, root=args.root, **about)
     if args.json:
         write_json(as_json(comparison), standard_output())
     else:
@@ -81,7 +76,7 @@ def main(arguments: list[str]) -> int:
         print_comparison(comparison, console)
     if args.out is not None or not args.json:
         out = args.out or Path("compare.png")
-        draw_picture(lambda: draw_comparison(comparison, followed(out)), out, PlainConsole(stderr=args.json))
+        draw_picture(lambda: save(comparison.plot(), followed(out)), out, PlainConsole(stderr=args.json))
     return 0
 
 
@@ -196,14 +191,10 @@ def plot(arguments: list[str]) -> int:
     args = read_flags(PlotArgs, arguments, "t3d plot")
     if not args.runs:
         raise UserError("name at least one run, e.g. t3d plot runs/<name>")
-    if args.smooth < 1:
-        raise UserError(f"smooth={args.smooth} is too small; 1 plots every evaluation as it is")
     runs = [open_run(text, args.root) for text in args.runs]
     if args.metric == "help":
         PlainConsole().print(listing(read_columns(runs[0].path).metrics()), soft_wrap=True)
         return 0
-    for run in runs if args.metric == RETURN else ():
-        run.best_member()  # raises if there is nothing to plot
     name = "curve.png" if args.metric == RETURN else f"curve-{args.metric.replace('/', '-')}.png"
     out = args.out or (runs[0].path / name if len(runs) == 1 else Path("curves.png"))
     file = followed(args.out) if args.out else out

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 import tyro
 
+from t3d.api.policies import Which, export
 from t3d.app.flags import RunFlags, read_flags
 from t3d.app.play import chosen_member
 from t3d.app.terminal import PlainConsole
-from t3d.files import readable
 from t3d.insight.wording import size_text
-from t3d.ship.export import OBSERVATIONS, export_policy, refuse_own_network, refuse_place
+from t3d.ship.export import OBSERVATIONS
 from t3d.store.reader import open_run
 
 
@@ -26,7 +26,7 @@ class ExportArgs(RunFlags):
 
     format: Literal["onnx", "c"] = "onnx"
     """onnx: for onnxruntime and others, needs the extra export. c: one C99 file for a microcontroller."""
-    policy: Literal["best", "last"] = "best"
+    policy: Which = "best"
     """The best policy of the run, or the last one."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="SEED")] = None
     """Which seed's policy, in a sweep e.g. gamma-0.98-seed-0; default: the one that did best on fresh episodes."""
@@ -38,21 +38,8 @@ def main(arguments: list[str]) -> int:
     """Exports the policy and prints the file's path."""
     args = read_flags(ExportArgs, arguments, "t3d export")
     console, run = PlainConsole(), open_run(args.run, args.root)
-    refuse_own_network(run.cfg.actor_network)
-    out = args.out or run.path / f"policy.{args.format}"
-    refuse_place(out)
     member = chosen_member(run, console) if args.seed is None else run.member(args.seed)
-    policy = run.policy(member, args.policy)
-    training = {  # what the file says about the run
-        "run": readable(run.path.name),
-        "rule": run.cfg.algo,
-        "preset": run.cfg.preset,
-        "total_steps": run.cfg.total_steps,
-        "updates": policy.about["updates"],
-        "evaluations": run.compared_evals(member),
-        "trained_by": f"t3d {policy.about.get('t3d', '')}".strip(),
-    }
-    exported = export_policy(policy, out, args.format, training)
+    exported = export(run, args.format, args.out, member, args.policy)
     compared = "not compared with the policy, because there is no C compiler here"
     if exported.difference is not None:
         most = f"at most {exported.difference:.1e} of the range of actions"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from contextlib import closing
@@ -16,6 +15,8 @@ from rich.padding import Padding
 from rich.rule import Rule as Line
 from rich.text import Text
 
+from t3d.api.run import report as write_report
+from t3d.api.run import resume, train
 from t3d.app.console import View
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import table
@@ -24,9 +25,9 @@ from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
-from t3d.files import display_path, error_text, followed, replace
-from t3d.insight.comparison import compare
-from t3d.insight.groups import read_groups, run_paths, settings_of
+from t3d.files import display_path, followed
+from t3d.insight.groups import settings_of
+from t3d.insight.html import check_folder, write_page
 from t3d.insight.wording import size_text
 from t3d.modules import NotImported, importing
 from t3d.store.reader import Run, open_run
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 STEPS = 3_000  # of the small run that explains an environment; chosen: Pendulum is half learned after ten seconds
 INDENT = 4
-MOST_RUNS = 30  # in one report; chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,6 @@ def _claim(name: str, args: ExplainArgs, console: PlainConsole) -> int:
 
 def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
-    from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
     from t3d.world.make import with_full_paths  # noqa: PLC0415 (imports Gymnasium)
 
     if begun := path.exists():
@@ -128,23 +127,6 @@ def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     return requested.exit_code
 
 
-def check_folder(out: Path | None) -> None:
-    """Refuses a file that could not be written, before anything is trained."""
-    if out is not None and os.path.isdir(out):  # noqa: PTH112 (Path.is_dir raises where this says no)
-        raise UserError(f"cannot write {out}: it is a folder; name a file")
-    if out is not None and not os.path.isdir(out.parent):  # noqa: PTH112
-        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
-
-
-def write_page(content: bytes, out: Path | None, default: Path) -> Path:
-    """Writes a page where the user wants it, through links, or to its default file; returns the path."""
-    try:
-        replace(followed(out) if out else default, content)
-    except OSError as error:
-        raise UserError(f"cannot write the page {out or default}: {error_text(error)}") from None
-    return out or default
-
-
 def is_run(text: str, root: Path) -> bool:
     """Whether there is a folder of a run, or of anything else, at a path or of a name under root."""
     return Path(text).is_dir() or (root / text).is_dir()
@@ -152,7 +134,6 @@ def is_run(text: str, root: Path) -> bool:
 
 def _train(env_id: str, folder: str, args: ExplainArgs, console: PlainConsole) -> Run:
     """Trains the small run that explains an environment."""
-    from t3d.run.live import train  # noqa: PLC0415 (imports torch)
     from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
 
     try:
@@ -235,22 +216,7 @@ class ReportArgs(RootFlag):
 
 def report(arguments: list[str]) -> int:
     """Writes the report and prints its path."""
-    from t3d.insight.report import report as report_page  # noqa: PLC0415 (imports Gymnasium)
-
-    args, console = read_flags(ReportArgs, arguments, "t3d report"), PlainConsole()
-    if not args.runs:
-        raise UserError("name at least one run, e.g. t3d report runs/<name>")
-    check_folder(args.out)
-    paths = [*dict.fromkeys(path for word in args.runs for path in run_paths(word, args.root))]
-    if len(paths) > MOST_RUNS:
-        raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
-    comparison, refused = None, ""
-    try:
-        groups = read_groups(args.runs, args.root)
-        comparison = compare(groups) if len(groups) > 1 else None
-    except UserError as error:
-        refused = str(error) if len(paths) > 1 else ""
-    content = report_page(paths, comparison, refused).encode(errors="replace")
-    out = write_page(content, args.out, paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
-    console.print(f"report: {display_path(out)} ({size_text(len(content))})", soft_wrap=True)
+    args = read_flags(ReportArgs, arguments, "t3d report")
+    out = write_report(*args.runs, out=args.out, root=args.root)
+    PlainConsole().print(f"report: {display_path(out)} ({size_text(out.stat().st_size)})", soft_wrap=True)
     return 0

@@ -27,7 +27,7 @@ from t3d.store.details import Result, about_fields, alarm_fields, last_return, m
 from t3d.store.log import damage_in_words
 from t3d.store.metrics import Evals, StoredEvaluation, best_of
 from t3d.store.reader import locate
-from t3d.store.summary import SORTS, Summary, changes, contents, read_summaries, read_summary
+from t3d.store.summary import Summary, changes, contents, read_summaries, read_summary, selected
 
 UNNAMED = "defined in Python"  # an environment without an id
 PIPED_WIDTH = 200  # characters, so that a file or grep gets one line per run
@@ -88,9 +88,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"t3d runs lists all runs of a folder; t3d runs show {arguments[0]} prints one run")
     args = read_flags(RunsArgs, arguments, "t3d runs")
     runs, skipped = read_summaries(args.root)
-    words, (key, largest_first) = args.search.lower().split(), SORTS[args.sort]
-    matching = [run for run in runs if all(word in run.searched_text for word in words)]
-    matching.sort(key=key, reverse=largest_first)
+    matching = selected(runs, args.search, args.sort)
     if args.json:
         write_json([listed_fields(run) for run in matching], standard_output())
         console = PlainConsole(stderr=True)

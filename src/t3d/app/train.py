@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from t3d.api.run import resume, train
 from t3d.app.flags import RunFlags, ShowFlags, is_flag, read_flags, read_known
 from t3d.app.serve import DASHBOARD
 from t3d.app.session import show
@@ -89,8 +90,6 @@ def main(arguments: list[str]) -> int:
     resuming = args.resume_or_start and path.is_dir()
 
     def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.run.live import resume, train  # noqa: PLC0415 (imports torch)
-
         if resuming:
             return resume(path, cfg=args.cfg, stop=requested.stop, save=requested.save)
         return train(args.cfg, stop=requested.stop, save=requested.save)
@@ -112,8 +111,6 @@ def resume_run(arguments: list[str]) -> int:
     path = locate(args.run, args.root)
 
     def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.run.live import resume  # noqa: PLC0415 (imports torch)
-
         return resume(
             path,
             total_steps=args.total_steps,

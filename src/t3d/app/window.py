@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from t3d.app.flags import read_flags
-from t3d.app.play import PolicyFlags, open_policy
+from t3d.app.play import PolicyFlags, find_policy
 from t3d.app.terminal import PlainConsole
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.wording import number_text
@@ -36,7 +36,8 @@ def play(arguments: list[str]) -> int:
     choose_graphics()
     from t3d.insight.video import open_window  # noqa: PLC0415 (only after the graphics are chosen)
 
-    run, _, policy, env, _ = open_policy(args, console)
+    found = find_policy(args, console)
+    run, policy, env = found.run, found.policy, found.env
     if env.pixels:
         raise UserError(f"{env.title} draws what the policy observes (env.pixels), so it has no window; {instead}")
     seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]

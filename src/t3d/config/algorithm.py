@@ -17,9 +17,9 @@ class RuleConfig(Section, prefix="own."):
     """Discount factor (γ)."""
     batch_size: int = setting(256, between=(1, 10**6), extreme=17)
     """Batch size (N), for each seed."""
-    actor_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
+    actor_lr: float = setting(3e-4, between=(0, 1), sweep=True, live=True, extreme=1e-2)
     """Adam's learning rate for the actor."""
-    critic_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
+    critic_lr: float = setting(3e-4, between=(0, 1), sweep=True, live=True, extreme=1e-2)
     """Adam's learning rate for the critics, and for the encoder of images."""
     policy_delay: int = setting(2, between=(1, 10**6), extreme=3)
     """Critic updates per update of the actor, and in TD3 of the target networks (d)."""

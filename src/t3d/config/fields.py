@@ -39,6 +39,7 @@ class About(TypedDict, total=False):
     no_effect_without: str  # another setting of its section: where that is 0, this one changes nothing
     optional: bool  # whether a rule of the user's own may take no notice of it; a run that sets it is refused then
     fused: tuple[Any, ...]  # the values that the engine fused computes, whose gradients someone derived; else all
+    live: bool  # whether run.set() may change it while the run trains
     # What a resume may do; it must leave settings without this as they were. ignored: say otherwise, to no effect;
     # changed: change it; edited: change it in config.toml only; moved: name the same file in another folder.
     resume: Literal["ignored", "changed", "edited", "moved"]

@@ -71,6 +71,16 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
     return dataclasses.replace(base, **changes)
 
 
+def merge_named(cfg: Config, values: Mapping[str, Any]) -> Config:
+    """Copies a configuration with other values, which are given by their dotted names, e.g. td3.gamma."""
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
+        table = getattr(cfg, section) if section == "own" else {}  # which is replaced as a whole
+        (nested.setdefault(section, {**table}) if section else nested)[key] = value
+    return merge(cfg, nested)
+
+
 def to_dict(cfg: Config) -> dict[str, Any]:
     """Returns nested plain values, the inverse of merge(Config(), ...)."""
     return dataclasses.asdict(cfg)

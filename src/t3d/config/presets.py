@@ -131,12 +131,16 @@ def better_preset(cfg: Config) -> str:
     return ""
 
 
-def as_config(value: Config | Mapping[str, Any] | str) -> Config:
+def as_config(value: Config | Mapping[str, Any] | str, preset_name: str | None = None) -> Config:
     """Accepts a Config, settings by name (over the defaults or their preset), or an environment's id."""
+    known = value.preset if isinstance(value, Config) else value.get("preset") if isinstance(value, Mapping) else None
+    if None not in (known, preset_name) and known != preset_name:
+        raise UserError(f"the settings have preset={known}, and preset={preset_name} is given; leave one of them out")
     if isinstance(value, Config):
         return value
     if isinstance(value, str):
-        return merge(Config(), {"env": {"id": value}})
+        value = {"env": {"id": value}}
     if isinstance(value, Mapping):
-        return merge(preset(value.get("preset", "default")), value)
+        name = preset_name or known or "default"
+        return merge(preset(name), {**value, "preset": name})
     raise UserError(f"{value!r} is not a configuration; give a t3d.Config, settings by name, or an environment's id")

@@ -18,7 +18,7 @@ from t3d.modules import is_own
 
 MOST_ACTORS = 1024  # processes; chosen
 POLICY_FILE = ".safetensors"  # how the name of one ends
-CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/many-seeds.md
+CRITICS_FIRST = 5_000  # updates of new critics before an actor from a policy file learns: docs/lab/learning.md
 AHEAD = 96  # transitions that actors may be ahead; chosen
 AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in all at most a 50th of the run; chosen
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
@@ -33,9 +33,9 @@ class NoiseConfig(Section, prefix="noise."):
 
     kind: Literal["gaussian", "ou", "pink"] = "gaussian"
     """The noise process; independent for every environment."""
-    exploration_noise: float = setting(0.1, between=(0, 10), sweep=True, extreme=0.3)
+    exploration_noise: float = setting(0.1, between=(0, 10), sweep=True, live=True, extreme=0.3)
     """Its scale, as a fraction of half the action range (σ)."""
-    final_noise: float = setting(0.0, between=(0, 10), sweep=True, used_with=("decay_steps",), extreme=0.3)
+    final_noise: float = setting(0.0, between=(0, 10), sweep=True, used_with=("decay_steps",), live=True, extreme=0.3)
     """Final noise scale of the linear schedule (used if decay_steps > 0)."""
     decay_steps: int = setting(0, between=(0, 10**12), sweep=True, extreme=200)
     """Steps until final_noise is reached; 0 keeps the scale constant."""
@@ -297,7 +297,8 @@ class Config(Section):
                 f"random_steps={self.random_steps} leaves no steps of total_steps={self.total_steps} "
                 f"for learning; lower it with --random-steps{or_else}"
             )
-        if self.replay.capacity < (batch_size := self.settings_of().batch_size):
+        batch_size = self.settings_of().batch_size
+        if self.replay.capacity < batch_size and self.replay.sampling != "uniform":  # which draws some rows twice
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than {self.section}.batch_size={batch_size}; "
                 "raise capacity or lower the batch size"

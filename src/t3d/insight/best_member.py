@@ -26,8 +26,10 @@ from t3d.store.best import Fresh, read_fresh, write_fresh
 from t3d.store.reader import Run
 from t3d.types import EpisodeResult, mean_metrics, sample_std
 from t3d.world.evaluate import Stopped, finish, open_for_evaluation, play_episodes
+from t3d.world.factory import checked_factory
 from t3d.world.fingerprint import check_fits
-from t3d.world.make import env_factory
+from t3d.world.guard import EnvFactory
+from t3d.world.make import env_factory, factory_for
 
 EPISODES_FACTOR = 3  # times eval.episodes; chosen
 WHERE = {"choice": "the choice between seeds", "test": "the test"}
@@ -108,7 +110,7 @@ def play(
     streams = StandardStreams()
     try:
         for where, group in groupby(policies, envs.__getitem__):  # members of a sweep may have different ones
-            opened = open_for_evaluation(env_factory(where), where, WHERE[purpose], starts[0])
+            opened = open_for_evaluation(factory_of(run, where), where, WHERE[purpose], starts[0])
             with closing(opened) as env_batch:
                 for member in group:
                     policy = policies[member]
@@ -122,6 +124,13 @@ def play(
     finally:
         streams.close()
     return played
+
+
+def factory_of(run: Run, env: EnvConfig) -> EnvFactory:
+    """Returns what makes an environment to play in: by its id, or as the program that opened the run says."""
+    if env.id or run.make_env is None:
+        return env_factory(env)
+    return factory_for(checked_factory(run.make_env, run.cfg.env), env)
 
 
 def save_played(

@@ -16,7 +16,7 @@ from t3d.config.sweeps import counted
 from t3d.errors import UserError
 from t3d.events import Diagnosed, Eval
 from t3d.insight.comparison import FEW
-from t3d.insight.drawing import STEPS, drawing
+from t3d.insight.drawing import STEPS, drawing, save
 from t3d.insight.statistics import Array, estimate, mean
 from t3d.store.columns import read_columns
 from t3d.store.metrics import Metric
@@ -121,7 +121,7 @@ def verdict(claim: Claim, env: str, first: Array, second: Array) -> str:
 def plot_claim(runs: Sequence[Run], name: str, out: Path) -> None:
     """Draws both runs: means over seeds, with bands from the lowest to the highest seed."""
     names, cfg = CLAIMS[name].names, runs[0].cfg
-    with drawing(out, (13, 4.2)) as figure:
+    with drawing((13, 4.2)) as figure:
         panels = values, bias, evaluations = figure.subplots(1, 3)
         _plot(values, [seed_curves(run, "q_predicted") for run in runs], names, suffix=": predicted")
         _plot(values, [seed_curves(run, "q_return") for run in runs], names, "--", ": followed")
@@ -138,6 +138,7 @@ def plot_claim(runs: Sequence[Run], name: str, out: Path) -> None:
             axes.legend(frameon=False)
         title = f"{names[0]} against {names[1]} on {cfg.env.title}, {len(cfg.seeds)} seeds each; bands: all seeds"
         figure.suptitle(title[0].upper() + title[1:])
+    save(figure, out)
 
 
 def _plot(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from t3d.errors import UserError
 from t3d.events import Eval
 from t3d.files import readable
 from t3d.insight.groups import Group, Training, joined
+from t3d.insight.html import Html, element, listed, table
 from t3d.insight.statistics import (
     Array,
     Estimate,
@@ -35,6 +36,9 @@ from t3d.insight.wording import estimated, number_text
 from t3d.store.columns import read_metric
 from t3d.store.metrics import Metric, Series
 from t3d.types import sample_std
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LAST = 3  # evaluations whose mean is a seed's score
 FEW = 5  # seeds; with fewer, intervals are too narrow (docs/many-seeds.md)
@@ -101,6 +105,29 @@ class Comparison(NamedTuple):
     threshold: float | None
     rows: list[Row]
     notes: list[str]
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the numbers say, and what to know about them."""
+        return [*(f"{row.verdict}." for row in self.rows[1:]), *self.notes]
+
+    def plot(self) -> Figure:
+        """Draws curves, scores and performance profiles."""
+        from t3d.insight.comparison_plots import draw_comparison  # noqa: PLC0415 (it draws what is computed here)
+
+        return draw_comparison(self)
+
+    def __repr__(self) -> str:
+        return f"<comparison of {', '.join(row.name for row in self.rows)}: {' '.join(self.sentences)}>"
+
+    def _repr_html_(self) -> str:
+        return element("div", None, score_table(self), listed(self.sentences))
+
+
+def score_table(comparison: Comparison) -> Html:
+    """Returns a row for each group."""
+    heads = ("group", "seeds", "mean", "IQM", "difference", "better")
+    return table(heads, [[row.name, *row.cells] for row in comparison.rows])
 
 
 def compare(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,19 +19,22 @@ from t3d.insight.statistics import (
     resample,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ACROSS = 3  # panels in a row
 LEVELS = 200  # thresholds of a profile
 LONGEST = 50  # characters of a name in a panel
 THRESHOLD = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 
 
-def draw_comparison(comparison: Comparison, out: Path) -> None:
+def draw_comparison(comparison: Comparison) -> Figure:
     """Draws a panel of curves for each task, then the scores and the performance profiles of all tasks together."""
     relative = f", relative to {comparison.rows[0].name}" if len(comparison.tasks) > 1 else ""
     score = comparison.metric + relative
     count = len(comparison.tasks) + 2
     down = -(-count // ACROSS)
-    with drawing(out, (5.2 * ACROSS, 4.2 * down)) as figure:
+    with drawing((5.2 * ACROSS, 4.2 * down)) as figure:
         grid = figure.subplots(down, ACROSS, squeeze=False).flat
         panels = grid[:count]
         for task, axes in enumerate(panels[:-2]):
@@ -45,6 +47,7 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
             axes.remove()
         lines, names = panels[-1].get_legend_handles_labels()
         figure.legend(lines, names, loc="outside lower center", ncols=ACROSS, frameon=False)
+    return figure
 
 
 def _draw_curves(axes: Any, comparison: Comparison, task: int, score: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from t3d.files import replace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS, VALUES = "{x:,.0f}", "{x:,.6g}"  # how the numbers at axes are written
 COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#666666"]
@@ -33,32 +38,45 @@ def look(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
 
 
-@contextmanager
-def drawing(out: Path, size: tuple[float, float]) -> Iterator[Any]:
-    """Provides a figure of a size in inches, which is then written to a file in the format of its name."""
-    image = io.BytesIO()
-    with _figure(size, {}) as figure:
-        yield figure
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
-            figure.savefig(image, format=out.suffix[1:] or "png", dpi=130)
-    replace(out, image.getvalue())
+def save(figure: Figure, out: Path) -> None:
+    """Writes a figure in the format of the file's name; a link is replaced, not followed."""
+    replace(out, _image(figure, out.suffix[1:] or "png"))
 
 
 def page_picture(draw: Callable[[Any], None], size: tuple[float, float] = (5.2, 3.0)) -> bytes:
     """Returns what draws into axes as a small SVG without a background, in colours that suit any page."""
     image = io.BytesIO()
-    with _figure(size, PAGE_STYLE) as figure:
+    with drawing(size, PAGE_STYLE) as figure:
         draw(figure.subplots())
         figure.savefig(image, format="svg", transparent=True, metadata={"Date": None})
     return PATHS.sub(lambda path: DECIMALS.sub(rb"\1", path[0]), image.getvalue())  # a tenth of a point is enough
 
 
 @contextmanager
-def _figure(size: tuple[float, float], style: dict[Any, Any]) -> Iterator[Any]:
-    """Provides a figure; names that contain a $ are not read as formulas."""
+def drawing(size: tuple[float, float], style: Mapping[Any, Any] = MappingProxyType({})) -> Iterator[Figure]:
+    """Provides a figure of a size in inches, which notebooks show; names that contain a $ are not read as formulas."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
-    from matplotlib.figure import Figure  # noqa: PLC0415
 
     with mpl.rc_context({"text.parse_math": False, **style}):
-        yield Figure(figsize=size, layout="constrained")
+        yield _shown_figure()(figsize=size, layout="constrained")
+
+
+@functools.cache
+def _shown_figure() -> type[Figure]:
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    class ShownFigure(Figure):
+        """A figure that a notebook shows, whether or not pyplot is in use."""
+
+        def _repr_png_(self) -> bytes:
+            return _image(self, "png", dpi=80)
+
+    return ShownFigure
+
+
+def _image(figure: Figure, kind: str, dpi: int = 130) -> bytes:
+    image = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks, e.g. in a name
+        figure.savefig(image, format=kind, dpi=dpi)
+    return image.getvalue()

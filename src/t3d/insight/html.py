@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import resources
+from pathlib import Path
 from typing import TypeAlias
 
+from t3d.errors import UserError
+from t3d.files import error_text, followed, replace
 from t3d.version import __version__
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"  # a browser runs no script
@@ -90,3 +94,20 @@ def listed(sentences: Iterable[str]) -> Html:
 def folded(summary: str, *content: Content) -> Html:
     """Returns what is shown only when asked for."""
     return element("details", None, element("summary", None, summary), *content)
+
+
+def check_folder(out: Path | None) -> None:
+    """Refuses a file that could not be written, before anything is trained."""
+    if out is not None and os.path.isdir(out):  # noqa: PTH112 (Path.is_dir raises where this says no)
+        raise UserError(f"cannot write {out}: it is a folder; name a file")
+    if out is not None and not os.path.isdir(out.parent):  # noqa: PTH112
+        raise UserError(f"cannot write {out}: there is no folder {out.parent}")
+
+
+def write_page(content: bytes, out: Path | None, default: Path) -> Path:
+    """Writes a page where the user wants it, through links, or to its default file; returns the path."""
+    try:
+        replace(followed(out) if out else default, content)
+    except OSError as error:
+        raise UserError(f"cannot write the page {out or default}: {error_text(error)}") from None
+    return out or default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,16 @@ from t3d.config.sweeps import Values, by_values, counted, short, swept, value_te
 from t3d.errors import UserError
 from t3d.files import readable
 from t3d.insight.curves import DrawnRun, MemberCurve, member_curves
-from t3d.insight.drawing import STEPS, VALUES, drawing, look
+from t3d.insight.drawing import STEPS, VALUES, drawing, look, save
 from t3d.insight.groups import joined, pooled
 from t3d.insight.statistics import Array, differ, on_common_steps
 from t3d.store.columns import read_metric
 from t3d.store.metrics import Metric, Series, parse_metric
 from t3d.store.reader import Run
 from t3d.types import sample_std
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
 MOST_INSIDE = 6  # lines whose legend and bands fit into the axes; chosen
@@ -37,26 +40,33 @@ class Line(NamedTuple):
     of_sweep: bool = False  # else each member is drawn too, as a thin line
 
 
-def plot_curves(
+def plot_curves(runs: Sequence[Run], out: Path, **how: Any) -> None:
+    """Draws curves into a file; a link at out is replaced, not followed."""
+    save(draw_curves(runs, **how), out)
+
+
+def draw_curves(
     runs: Sequence[Run],
-    out: Path,
     *,
     seed: int | str | None = None,
     x: Literal["steps", "time"] = "steps",
     smooth: int = 1,
     metric: str = RETURN,
     pool: bool = True,
-) -> None:
-    """Plots evaluation returns or another metric: the mean over seeds, a band of one standard deviation, thin seeds.
+) -> Figure:
+    """Draws evaluation returns or another metric: the mean over seeds, a band of one standard deviation, thin seeds.
 
     Runs that differ only in their seeds are one line, unless pool is False or one seed is asked for. A sweep has a line
-    for each combination of its values, without thin ones, and bands only where they can be told apart. A link at out is
-    replaced, not followed.
+    for each combination of its values, without thin ones, and bands only where they can be told apart.
     """
+    if smooth < 1:
+        raise UserError(f"smooth={smooth} is too small; 1 plots every evaluation as it is")
+    for run in runs if metric == RETURN else ():
+        run.best_member()  # raises if there is nothing to plot
     pools = pooled(runs) if pool and seed is None else [[run] for run in runs]
     lines = _lines(pools, metric, seed)
     banded = len(lines) <= MOST_INSIDE
-    with drawing(out, _size(lines)) as figure:
+    with drawing(_size(lines)) as figure:
         axes = figure.subplots()
         for index, line in enumerate(lines):
             _plot_line(axes, line, look(index), x, smooth, banded=banded)
@@ -77,6 +87,7 @@ def plot_curves(
         else:
             beside: dict[str, Any] = {"loc": "outside right upper", "fontsize": "small", "title_fontsize": "small"}
             figure.legend(**beside, frameon=False, handlelength=3, alignment="left", title=title)
+    return figure
 
 
 def _lines(pools: Sequence[Sequence[Run]], name: str, seed: int | str | None) -> list[Line]:

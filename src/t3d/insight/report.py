@@ -12,7 +12,7 @@ from t3d.config import plain
 from t3d.config.sweeps import swept
 from t3d.files import readable
 from t3d.insight.best_member import Choice
-from t3d.insight.comparison import Comparison
+from t3d.insight.comparison import Comparison, score_table
 from t3d.insight.curves import DrawnRun
 from t3d.insight.html import Html, document, element, folded, joined, listed, section, table
 from t3d.insight.ranges import range_rows
@@ -93,19 +93,17 @@ def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None
 
 
 def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
-    rows = [[row.name, *row.cells] for row in comparison.rows]
     base = comparison.rows[0].name
     meaning = (
         f"{comparison.score} In brackets 95 % intervals over seeds. IQM: interquartile mean. Difference: of the IQMs, "
         f"to {base}; better: how probably a seed scores higher than one of {base}."
     )
-    sentences = [*(f"{row.verdict}." for row in comparison.rows[1:]), *comparison.notes]
     settings = difference({facts.name: facts.summary for facts in runs}) if len(runs) > 1 else {}
     differing = [[key, *(_value(row[facts.name]) for facts in runs)] for key, row in settings.items()]
     return section(
         f"Comparison on {', '.join(comparison.tasks)}",
-        element("div", {"class": "verdict"}, listed(sentences)),
-        table(("group", "seeds", "mean", "IQM", "difference", "better"), rows),
+        element("div", {"class": "verdict"}, listed(comparison.sentences)),
+        score_table(comparison),
         element("p", {"class": "quiet"}, meaning),
         element("h3", None, "Settings in which the runs differ") if differing else None,
         table(("setting", *(facts.name for facts in runs)), differing, "words") if differing else None,

@@ -61,6 +61,11 @@ def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
     ]
 
 
+def return_chart(run: DrawnRun) -> Html | None:
+    """Returns the first chart, the returns of evaluations; None: there are none yet."""
+    return _chart(json.loads(PANELS.read_bytes())[0], [[run]], [])
+
+
 def _each_of_info(panel: dict[str, Any], asked: Iterable[str]) -> list[dict[str, Any]]:
     """Gives each metric of info a chart, because their scales differ."""
     if "of_info" not in panel:

@@ -28,7 +28,7 @@ from t3d.run.background import begin
 from t3d.seeds import derive
 from t3d.store.log import remembered_files
 from t3d.world.fingerprint import check_fits
-from t3d.world.guard import Environment, close_quietly
+from t3d.world.guard import EnvFactory, Environment, close_quietly
 from t3d.world.make import env_factory, own_names
 from t3d.world.pixels import with_pixels
 from t3d.world.simulators import choose_graphics, graphics_hint
@@ -39,9 +39,18 @@ STEPS = 300  # of a video while a run trains, as of the one after training
 NICE = 19
 
 
-def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int) -> float:
+def record(
+    policy: SavedPolicy,
+    cfg: EnvConfig,
+    out: Path,
+    *,
+    seed: int,
+    episodes: int,
+    steps: int,
+    make_env: EnvFactory | None = None,
+) -> float:
     """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
-    env = Environment(with_pixels(open_renderable(cfg), cfg), "the environment being recorded", cfg)
+    env = Environment(with_pixels(open_renderable(cfg, make_env), cfg), "the environment being recorded", cfg)
     returns: list[float] = []
     try:
         check_fits(policy, env.guard.spec, cfg.id)
@@ -53,10 +62,10 @@ def record(policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episode
     return float(np.mean(returns))
 
 
-def open_renderable(cfg: EnvConfig) -> Any:
+def open_renderable(cfg: EnvConfig, make_env: EnvFactory | None = None) -> Any:
     """Creates an environment to record; raises UserError if it cannot be recorded."""
     try:
-        env = env_factory(cfg)(render_mode="rgb_array")
+        env = (make_env or env_factory(cfg))(render_mode="rgb_array")
     except UserError:
         raise
     except Exception as error:

@@ -146,7 +146,7 @@ def assemble(
     placement.refuse_settings_of_images(cfg, world.collector.spec)
     replay_on = placement.replay_device(cfg, world.collector.spec)
     with surroundings.for_updates(builds=True):
-        parts, about_learning = _parts(cfg, world, replay_on)
+        parts, about_learning = parts_of(cfg, world, replay_on)
         if origin is not None:
             about_learning.append(origin.begin(parts))
             requests.save.set()  # at once: then no resume needs what the run started from
@@ -155,17 +155,23 @@ def assemble(
     folder = _open_folder(parts, opened, path, loaded, requested)
     if world.log is not None:
         world.log.print_to(folder.path / "workers.log")
+    saver = Saver(parts, folder, loaded.checkpoint if loaded else None, surroundings)
+    mistaken = [] if loaded else other_environment(cfg, make_env, world.environment["class"])
+    notes = [*mistaken, *world.warnings, *disturbed, *about_learning, *restored]
+    return training_of(parts, saver, requests, opened, notes)
+
+
+def training_of(parts: Parts, saver: Saver, requests: Requests, opened: ExitStack, notes: list[str]) -> Training:
+    """Adds to the parts of a run what the loop needs besides."""
+    cfg = parts.cfg
     to_others = PipelinedPublisher if cfg.device == "cuda" and cfg.async_actors else DirectPublisher
     is_shared = cfg.device == "cpu" and parts.collector.takes_turns
     publisher = (SharedPublisher if is_shared else to_others)(parts.learner, parts.memory, parts.collector)
-    saver = Saver(parts, folder, loaded.checkpoint if loaded else None, surroundings)
-    jobs = opened.enter_context(BackgroundJobs(cfg, folder.path, requests.stop))
-    mistaken = [] if loaded else other_environment(cfg, make_env, world.environment["class"])
-    notes = [*mistaken, *world.warnings, *disturbed, *about_learning, *restored, *jobs.notes]
-    return Training(parts, publisher, Reporter(parts), saver, jobs, surroundings, notes)
+    jobs = opened.enter_context(BackgroundJobs(cfg, saver.folder.path, requests.stop))
+    return Training(parts, publisher, Reporter(parts), saver, jobs, saver.surroundings, [*notes, *jobs.notes])
 
 
-def _parts(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]:
+def parts_of(cfg: Config, world: World, replay_on: str) -> tuple[Parts, list[str]]:
     """Makes what remembers and learns; returns notes on the choice of the engine and its threads."""
     spec = world.collector.spec
     rule = rule_of(cfg.algo, spec)

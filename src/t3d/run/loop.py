@@ -1,14 +1,18 @@
-"""The only training loop in the project: collect, learn, evaluate, save, report, and do what control.json asks."""
+"""The only training loop in the project: collect, learn, evaluate, save, report, and do what control.json asks.
+
+`run` yields events. `stages` yields what each stage of the loop has reported, perhaps nothing: whoever advances it may
+leave it wherever it stands, and continue later.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from t3d.actors.governor import Governor, passed
 from t3d.alarms.watch import watch_over
 from t3d.errors import as_sentence
-from t3d.events import Continued, End, Event, Note, Paused, Session
+from t3d.events import Continued, End, Event, Note, Paused, Session, SettingsChanged
 from t3d.files import Refused
 from t3d.run.build import Training
 from t3d.run.reporter import eval_event
@@ -22,7 +26,7 @@ PAUSE_SECONDS = 0.1  # the same while the run is paused
 
 
 class Trainer:
-    """Drives a training, writes its events and yields them. At each yield the run can be saved and resumed."""
+    """Drives a training and writes its events. At each yield the run can be saved and resumed."""
 
     def __init__(self, training: Training, start: list[Event], requests: Requests) -> None:
         self.parts, self.cfg, self.counters = training.parts, training.parts.cfg, training.parts.counters
@@ -33,18 +37,32 @@ class Trainer:
         self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
     def run(self) -> Iterator[Event]:
-        """Trains; however that ends, an end event is written."""
+        """Trains, and yields each event, and after those of a stage what the caller has told the run meanwhile."""
+        stages = self.stages()
+        for reported in stages:
+            events = reported
+            while events:
+                for event in events:
+                    try:
+                        yield event
+                    except BaseException as error:  # which the caller has thrown: it ends the run
+                        stages.throw(error)
+                events = self._take_told()
+
+    def stages(self) -> Generator[list[Event], None, None]:
+        """Trains, and yields the events of each stage; however that ends, an end event is written."""
         parts, saver, reason, text = self.parts, self.saver, "stopped", ""
         try:
             self.watch = watch_over(self.cfg, saver.folder.path)
-            yield from self._record(self.start)
+            yield self._record(self.start)
             yield from self._train()
             if self._is_over():
                 reason = "finished"
-            yield from saver.save_at_the_end()
+            yield saver.save_at_the_end()
         except BaseException as error:
             if not isinstance(error, GeneratorExit | KeyboardInterrupt):  # the caller has stopped iterating
                 reason, text = "failed", as_sentence(error)
+            self._take_told()  # which the caller may have said last
             if isinstance(error, BadValue):
                 fault = error.fault._replace(text=str(error), number=1)
                 saver.folder.write(self.reporter.bad_value(fault, error.member))
@@ -65,9 +83,9 @@ class Trainer:
             )
             saver.folder.write(end)
             saver.folder.close()
-        yield end
+        yield [end]
 
-    def _train(self) -> Iterator[Event]:
+    def _train(self) -> Iterator[list[Event]]:
         """Learns, evaluates, saves and collects until the run is over, or was asked to stop.
 
         Learning comes first: a run that was stopped with updates still due makes them before it acts again.
@@ -76,34 +94,45 @@ class Trainer:
         self.publisher.publish()
         while True:
             for events in self._follow_requests():
-                yield from record(events)
+                yield record(events)
             saver.unsaved = True  # now, because a paused run may have been saved just before
 
-            yield from record(self._learn())
+            yield record(self._learn())
             if self._evaluation_is_due() or self._save_is_due():
-                yield from record(parts.stop_diverged())
+                yield record(parts.stop_diverged())
             parts.raise_if_all_diverged()
 
             if self._evaluation_is_due() and not self.requests.stop.is_set() and parts.evaluator.has_room():
                 self._submit_evaluation()
-            yield from record(saver.unwritten())
-            yield from record(self._take_evaluations())
+            yield record(saver.unwritten())
+            yield record(self._take_evaluations())
             parts.raise_if_all_diverged()
             saver.keep_policies()
 
             if self._save_is_due():
                 reason = "asked" if self.requests.save.is_set() else "schedule"
                 self.requests.save.clear()
-                yield from record([saver.save(reason)])
+                yield record([saver.save(reason)])
             if self.requests.stop.is_set() or self._is_over():
                 break
             if self._evaluation_is_due():  # interrupted by a request to save, or too many are in progress
                 parts.collector.supervise()
                 continue
 
-            yield from record(self._collect())
+            yield record(self._collect())
             parts.raise_if_all_diverged()
-        yield from record(self.reporter.acting(summary=True))
+        yield record(self.reporter.acting(summary=True))
+
+    def _take_told(self) -> list[Event]:
+        """Does what the caller has told the run between two events, and returns the events that say so."""
+        events: list[Event] = []
+        while self.requests.told:
+            kind, about = self.requests.told.popleft()
+            events.append(kind(step=self.counters.step, **about))
+            if kind is SettingsChanged:
+                with self.surroundings.for_updates(self.cfg.threads, builds=True):
+                    self.parts.change(about["values"])
+        return self._record(events)
 
     def _record(self, events: list[Event]) -> list[Event]:
         """Writes events to the run folder with the alarms that they set off, and returns all of them."""

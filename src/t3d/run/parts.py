@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collector, Evaluator
-from t3d.algo.learner import Learner
-from t3d.config import Config, to_dict
-from t3d.config.sweeps import noun
+from t3d.algo.learner import RATES, Learner
+from t3d.config import Config, merge_named, to_dict
+from t3d.config.fields import settings_where
+from t3d.config.sweeps import noun, short
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
 from t3d.events import NEW_TASK, Event, SeedStopped
@@ -32,6 +33,7 @@ from t3d.types import State
 from t3d.world.fingerprint import difference, differences, outline
 from t3d.world.make import own_names
 
+LIVE = settings_where(Config, lambda about: about.get("live", False))  # may be changed while it trains
 LONGEST_SECONDS = 1e9  # thirty years
 REPLAY_IS = {"cpu": "in host memory", "cuda": "on the GPU"}  # as its free memory decides at each start
 
@@ -93,6 +95,7 @@ class Parts:
     engine_reason: str = ""  # why a faster engine is not used
     task_changes: str = ""  # how it differs from the environment before a resume
     origin: dict[str, Any] = field(default_factory=dict)  # what the run started from; empty: from scratch
+    changed: dict[str, Any] = field(default_factory=dict)  # settings that are not cfg's any more, by their names
     stopped: dict[int, str] = field(default_factory=dict)  # members that have diverged, and how it showed
     counters: Counters = field(default_factory=Counters)
 
@@ -107,6 +110,14 @@ class Parts:
 
     def snapshot(self) -> PolicySnapshot:
         return self.memory.scaled(self.learner.snapshot())
+
+    def change(self, values: dict[str, Any]) -> None:
+        """Changes settings from here on; a checkpoint holds them beside those that the run was started with."""
+        if not {short(name) for name in values} <= {*map(short, LIVE)}:
+            raise ValueError(f"{', '.join(values)} cannot all be changed in a run that trains")
+        self.changed |= values
+        self.collector.use(merge_named(self.cfg, self.changed))
+        self.learner.set_rates(**{short(name): rate for name, rate in values.items() if short(name) in RATES})
 
     def stop(self, member: int, why: str) -> SeedStopped:
         self.stopped[member] = why
@@ -164,6 +175,7 @@ class Parts:
             "environment": self.environment,
             "origin": self.origin,
             "config": to_dict(self.cfg),
+            "changed": self.changed,
             "versions": versions(),
             "progress": self.counters.state(),
             "best": self.best.state(),
@@ -187,6 +199,8 @@ class Parts:
                     self.stop(member, stopped[name])
             self.origin = to_fields(state.get("origin", {}))  # not in older ones
             self.counters.restore(state["progress"])
+            if settings := to_fields(state.get("changed", {})):  # not in older ones
+                self.change(settings)
             self.best.restore(state["best"], self.learner.shipped.architecture)
             self.goal.restore(to_fields(state.get("goal", {})))
             checkpoint.restore_learning(state, self.cfg.member_names, self.learner, self.memory)

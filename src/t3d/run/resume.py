@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from t3d.config import Config, diff, flat, load_config, merge, plain
+from t3d.config import Config, diff, flat, load_config, merge, merge_named, plain
 from t3d.config.fields import settings_where
 from t3d.errors import NothingLeft, UserError
 from t3d.files import CORRUPT_ERRORS, to_count, to_fields
@@ -62,7 +62,7 @@ def load(
     values |= {**changes, "run.root": str(path.parent), "run.name": path.name}
     if not values.get("actors", edited.actors).startswith("ray:"):
         values["ray_address"] = changes.get("ray_address", "")  # not used any more
-    resumed = _with(edited, values)
+    resumed = merge_named(edited, values)
     resumed = resumed if resumed.num_envs == started.num_envs else _settled(resumed, started)
     _refuse_actors(started, resumed)
     _refuse_if_there(step, resumed.total_steps, is_over)
@@ -74,15 +74,6 @@ def load(
     if cfg is not None and cfg.total_steps < resumed.total_steps:
         notes.append(f"this command says total_steps={cfg.total_steps}, but the run continues to {resumed.total_steps}")
     return resumed, written or cfg, loaded, notes
-
-
-def _with(cfg: Config, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration with other values, which are given by their dotted names."""
-    nested: dict[str, Any] = {}
-    for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
-    return merge(cfg, nested)
 
 
 def _refuse_if_there(step: int, total: int, is_over: bool) -> None:
@@ -130,7 +121,7 @@ def _with_edits(started: Config, written: Config, path: Path) -> tuple[Config, l
         for key, (then, now) in edits.items()
         if key in applied or key.startswith("env.args.")
     ]
-    return _with(started, {"env.args": written.env.args, **applied}), notes
+    return merge_named(started, {"env.args": written.env.args, **applied}), notes
 
 
 def _settled(cfg: Config, started: Config) -> Config:

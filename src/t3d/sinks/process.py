@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from t3d.config import Config, RuleConfig, TD3Config, load_config
 from t3d.config.metrics import SUCCESS
-from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Logged, Update
 from t3d.files import Refused, error_text, open_log, read
 from t3d.run.background import begin
 from t3d.store.lock import try_lock
@@ -34,7 +34,10 @@ EVERY = 1.0  # seconds between two looks at the log; chosen
 PATIENCE = 60.0
 NICE = 10
 WANTED = prefixes(KINDS)
-FOLDERS = {Eval: "eval", Update: "train", Diagnosed: "diagnostics", ActingEvent: "acting"}  # before T3D's own names
+FOLDERS = {  # before T3D's own names
+    **{Eval: "eval", Update: "train", Diagnosed: "diagnostics"},
+    **{ActingEvent: "acting", Logged: "logged"},
+}
 THEIRS = {  # Stable-Baselines3's names
     (Eval, "mean_return"): "eval/mean_reward",
     (Eval, "mean_length"): "eval/mean_ep_length",
@@ -69,7 +72,7 @@ class Scalars:
     def of(self, event: Event) -> Iterator[Point]:
         """Yields what an event tells; nothing of one that contradicts itself, because a file may say anything."""
         member = member_of(event, self.members)
-        if isinstance(event, ActingEvent) and event.member is None and not event.summary:
+        if event.member is None and isinstance(event, Logged | ActingEvent) and not getattr(event, "summary", False):
             yield Point(WHOLE_RUN, event.step, event.time, _values(event))
         if member is None:
             return

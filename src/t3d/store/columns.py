@@ -14,7 +14,19 @@ import numpy as np
 
 from t3d.config import Config, Member, load_config
 from t3d.errors import UserError, did_you_mean
-from t3d.events import NEW_TASK, ActorEvent, Alarm, BadValueFound, Eval, Event, Note, SeedStopped, TraceSummary
+from t3d.events import (
+    NEW_TASK,
+    ActorEvent,
+    Alarm,
+    BadValueFound,
+    Eval,
+    Event,
+    Logged,
+    Note,
+    SeedStopped,
+    SettingsChanged,
+    TraceSummary,
+)
 from t3d.files import CORRUPT_ERRORS, Refused, error_text
 from t3d.store import log
 from t3d.store.metrics import (
@@ -30,7 +42,7 @@ from t3d.store.metrics import (
 )
 from t3d.store.tables import NEEDED, WHOLE, Table
 
-MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped)
+MESSAGES: tuple[type[Event], ...] = (Alarm, Note, ActorEvent, BadValueFound, SeedStopped, SettingsChanged)
 BEST = Metric(Eval, "best")
 MOST_MESSAGES = 200  # of each kind, the newest
 PART = 2**20  # bytes of a long log that are read at a time: larger parts are slower, they do not fit into caches
@@ -243,11 +255,12 @@ def read_columns(path: Path, kinds: Iterable[type[Event]] = KINDS, members: Sequ
 def read_metric(paths: Sequence[Path], name: str) -> tuple[list[Metric], dict[Path, Columns]]:
     """Returns the metric of this name, or all its entries, and the runs' numbers; raises if a run does not have it."""
     kind = parse_metric(name).kind
-    runs = {path: read_columns(path, [kind]) for path in paths}
+    runs = {path: read_columns(path, {kind, Logged}) for path in paths}
     metrics: list[Metric] | None = None
     for path, columns in runs.items():
         own = [metric for metric in columns.metrics() if metric.is_named(name)]
         own = [metric for metric in own if metric == parse_metric(name)] or own  # without those of other sets
+        own = own or [metric for metric in columns.metrics() if metric.is_named(f"{Logged.event}.{name}")]
         metrics = own if metrics is None else [metric for metric in metrics if metric in own]
         if not metrics:
             known = read_columns(path).metrics()

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from t3d import events
-from t3d.config import Config, Member, dotted, flat
+from t3d.config import Config, Member, dotted, flat, plain
 from t3d.config.sweeps import swept
 from t3d.files import CORRUPT_ERRORS, Refused, open_plain, read, replace, to_count, to_json
 from t3d.store.columns import Columns
@@ -112,7 +112,7 @@ def session_of(run: Summary) -> dict[str, Any]:
 
 def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
     """Returns what happened to a run, oldest first: from its journal, and what its events say in words."""
-    messages = messages_of(columns, events.Note, events.ActorEvent, events.BadValueFound)
+    messages = messages_of(columns, events.Note, events.ActorEvent, events.BadValueFound, events.SettingsChanged)
     lines = [vars(event) | {"event": event.event} for event in messages]
     news: list[dict[str, Any]] = []
     for fields in filter(None, (*lines, *map(fields_of, journal_lines(path)[-MOST_NEWS:]))):
@@ -124,6 +124,7 @@ def news_of(path: Path, columns: Columns) -> list[dict[str, Any]]:
             events.SaveFailed.event: f"could not be written: {text}",
             events.Paused.event: kind,
             events.Continued.event: kind,
+            events.SettingsChanged.event: f"{plain(fields.get('values'))} from here on",
             events.End.event: f"{fields.get('reason')}{f': {text}' if text else ''}",
         }
         if isinstance(time, int | float) and isinstance(step, int):

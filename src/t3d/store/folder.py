@@ -40,7 +40,7 @@ LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
 # A run that starts over has its own.
 OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "policies", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
-IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, events.Eval)
+IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, events.Eval, events.Logged)
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
 NOT_IN_METRICS = {
     *("step", "member", "seed", "time", "chooses"),

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from t3d.config import Member
 from t3d.config.metrics import RETURN, SUCCESS
 from t3d.config.sweeps import Values, by_values
-from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Update
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Logged, Update
 
 Array = NDArray[np.float64]
-KINDS: tuple[type[Event], ...] = (Eval, Update, Diagnosed, EpisodeEnd, ActingEvent)
+KINDS: tuple[type[Event], ...] = (Eval, Update, Diagnosed, EpisodeEnd, ActingEvent, Logged)
 OF_EPISODES = "metrics"  # the field of events that has the numbers of info
 NOT_METRICS = {
     "step",

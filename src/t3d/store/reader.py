@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +35,7 @@ class Run(NamedTuple):
     stopped: Mapping[Member, SeedStopped] = MappingProxyType({})  # those that have diverged
     task_began: float = -math.inf  # when the task has last changed, in seconds since 1970
     other_sets: Mapping[str, Evals] = MappingProxyType({})  # evaluations of sets that do not choose the best
+    make_env: Callable[..., Any] | None = None  # of an environment made in Python, if this is known here
 
     @property
     def contenders(self) -> list[Member]:
@@ -84,7 +85,7 @@ class Run(NamedTuple):
         member = member or self.cfg.members[0]
         if given and given != self.cfg.env.id:
             return replace(self.cfg.env, id=given, args={**args})
-        if not (self.cfg.env.id or self.cfg.eval.env):
+        if not (self.cfg.env.id or self.cfg.eval.env or self.make_env):
             raise UserError(
                 f"{self.path} was trained on an environment made in Python; name one with --env module:callable"
             )

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -113,6 +113,13 @@ SORTS: dict[str, tuple[Callable[[Summary], Any], bool]] = {  # key, and whether 
     "name": (lambda run: run.path.name.lower(), False),
     "steps": (lambda run: run.step, True),
 }
+
+
+def selected(runs: Sequence[Summary], search: str = "", sort: str = "time") -> list[Summary]:
+    """Returns the runs whose text has all these words, newest first or as SORTS has it."""
+    words, (key, largest_first) = search.lower().split(), SORTS[sort]
+    matching = [run for run in runs if all(word in run.searched_text for word in words)]
+    return sorted(matching, key=key, reverse=largest_first)
 
 
 class Stored(NamedTuple):

@@ -22,6 +22,7 @@ from t3d.algo.rules import Agent, Rule
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import RuleConfig
 from t3d.config.fields import known_settings
+from t3d.types import Batch
 
 EngineName = Literal["eager", "fused", "capture"]
 Coefficients = Any  # a rule's, a NamedTuple
@@ -36,8 +37,14 @@ class Engine(NamedTuple):
     records: bool = False  # what samples and draws must be recordable, or its batches are staged
 
 
-def _eager(rule: Rule, agent: Agent, cfg: RuleConfig, coefficients: Coefficients) -> InTurn:
-    return InTurn(lambda batch, draws, phase: rule.update(agent, batch, draws, cfg, coefficients, phase))
+class Eager:
+    """The rule's update itself."""
+
+    def __init__(self, rule: Rule, agent: Agent, cfg: RuleConfig, coefficients: Coefficients) -> None:
+        self.rule, self.agent, self.cfg, self.coefficients = rule, agent, cfg, coefficients
+
+    def __call__(self, batch: Batch, draws: Any, phase: Any) -> Any:
+        return self.rule.update(self.agent, batch, draws, self.cfg, self.coefficients, phase)
 
 
 def _refuses(rule: Rule, cfg: RuleConfig, coefficients: Coefficients) -> str:
@@ -62,7 +69,7 @@ def _refuses(rule: Rule, cfg: RuleConfig, coefficients: Coefficients) -> str:
 
 
 ENGINES: dict[str, Engine] = {
-    "eager": Engine(("cpu", "cuda"), _eager),
+    "eager": Engine(("cpu", "cuda"), lambda *inputs: InTurn(Eager(*inputs))),
     "fused": Engine(("cpu",), lambda _, *inputs: InTurn(Fused(*inputs)), _refuses),
     "capture": Engine(("cuda",), Capture, records=True),
 }

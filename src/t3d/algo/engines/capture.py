@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t3d.algo.engines.in_turn import Draw, InTurn, Update
+from t3d.algo.engines.in_turn import Draw, InTurn
 from t3d.algo.networks import named_tensors, with_tensors
 from t3d.types import Batch, Source, State
 
@@ -34,6 +34,9 @@ class Capture(InTurn):
     def __init__(self, rule: Any, agent: Any, cfg: Any, coefficients: Any) -> None:
         super().__init__(compiled(rule, agent, cfg, coefficients))
         self._graphs: Graphs = {}
+
+    def use(self, coefficients: Any) -> None:
+        """Nothing is left to do: what is recorded reads the tensors among them, and the rest never changes."""
 
     def prepare(self, cycle: Sequence[Hashable], source: Source, draw: Draw) -> None:
         torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit
@@ -68,7 +71,7 @@ def compiled_if_possible(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, fullgraph=True, dynamic=False, disable=importlib.util.find_spec("triton") is None)
 
 
-def compiled(rule: Any, agent: Any, cfg: Any, coefficients: Any) -> Update:
+def compiled(rule: Any, agent: Any, cfg: Any, coefficients: Any) -> Any:
     """A rule's update on this agent, compiled when it is first called in a phase with a batch of a size."""
     tensors = [tensor for _, tensor in named_tensors(agent)]
     moving = {name: value for name, value in coefficients._asdict().items() if isinstance(value, Tensor)}

@@ -109,23 +109,22 @@ class Pass:
 class Descent:
     """Adam on the networks of a pass, with the gradient of their parameters."""
 
-    def __init__(self, path: Pass, stack: Stack, state: AdamState, rate: Any) -> None:
-        self.path, self.rate = path, rate
+    def __init__(self, path: Pass, stack: Stack, state: AdamState) -> None:
+        self.path = path
         gradient = torch.zeros_like(stack.flat)  # (K, P)
         self._steps = state.steps
         self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
         *layers, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
-            # A batched product needs a contiguous result, which the rows of gradient are not.
-            (x.mT, g, torch.empty_like(weight, memory_format=torch.contiguous_format), weight, bias)
+            (x.mT, g, contiguous(weight), weight, bias)
             for x, g, (weight, bias, *_) in zip(path.inputs, path.d_hidden, layers, strict=False)
         ]
         for norm, (_, _, d_scale, d_shift) in zip(path.norms, layers, strict=False):
             norm.d_scale, norm.d_shift = d_scale, d_shift
-        self._turned = torch.empty_like(turned(weight), memory_format=torch.contiguous_format)  # (K, out, size)
         self._weight, self._bias = turned(weight), bias.squeeze(1)
+        self._turned = contiguous(self._weight)  # (K, out, size)
 
-    def step(self) -> None:
+    def step(self, rate: float) -> None:
         """Performs adam_step after backward; torch's fused Adam needs only one pass over memory."""
         for x, g, product, weight, bias in self._hidden:
             weight.copy_(torch.bmm(x, g, out=product))
@@ -136,7 +135,7 @@ class Descent:
         self._steps.add_(1)
         torch._fused_adam_(  # as torch.optim.Adam(fused=True) calls it, which takes longer to get there
             *self._adam,
-            lr=self.rate, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
+            lr=rate, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
@@ -167,11 +166,9 @@ class Fused:
         self.q2, self.q, self.d_q = (
             values.view_as(self.td) for values in (self.critic_target.output, self.critic.output, self.critic.d_output)
         )
-        self.by_critic = [
-            values.transpose(0, 1) for values in (self.q, self.td, self.d_q)
-        ]  # (C, M, B), as y broadcasts
-        self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam, coefficients.critic_lr)
-        self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam, coefficients.actor_lr)
+        self.by_critic = [values.transpose(0, 1) for values in (self.q, self.td, self.d_q)]  # (C, M, B): y broadcasts
+        self.critic_descent = Descent(self.critic, agent.critic, agent.critic_adam)
+        self.actor_descent = Descent(self.actor, agent.actor, agent.actor_adam)
 
     def _make_buffers(self) -> None:
         cfg, actor = self.cfg, self.agent.actor
@@ -227,7 +224,7 @@ class Fused:
         torch.mul(td, batch.weight, out=d_q).mul_(self.two_over_b)
         # Step 12: backpropagate, one Adam step for all critics.
         self.critic.backward()
-        self.critic_descent.step()
+        self.critic_descent.step(self.coefficients.critic_lr)
 
         steps = UpdateTrace(self.pi2, eps, a2, self.q2, v2, y, self.q, self.td, loss, batch.weight)
         return self._update_actor(steps) if update_actor else steps
@@ -248,7 +245,7 @@ class Fused:
         d_pi = d_each if self.maximised == 1 else d_each.view(-1, self.maximised, *d_each.shape[1:]).sum(dim=1)
         torch.addcmul(self.one, pi, pi, value=-1, out=self.actor.d_output).mul_(d_pi)  # tanh' = 1 - tanh²
         self.actor.backward()
-        self.actor_descent.step()
+        self.actor_descent.step(self.coefficients.actor_lr)
         # Step 14: the actor's target follows slowly,
         polyak(self.agent.actor_target, self.agent.actor, self.coefficients.tau)
         # Step 15: and so do the critics' targets.
@@ -266,6 +263,11 @@ def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> lis
         pieces.append(memory[start:stop].view(count, batch, size))
         start = stop
     return pieces
+
+
+def contiguous(matrices: Tensor) -> Tensor:
+    """What a batched product can write to: these matrices, as of one network, or others of their size."""
+    return matrices if matrices.is_contiguous() else torch.empty_like(matrices, memory_format=torch.contiguous_format)
 
 
 def turned(matrices: Tensor) -> Tensor:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from t3d.types import Batch, Source
 
-Update = Callable[[Batch, Any, Any], Any]  # batch, draws, phase -> trace; changes the agent in place
+
+class Update(Protocol):
+    """Changes an agent in place."""
+
+    coefficients: Any  # of the rule, which may be replaced between updates
+
+    def __call__(self, batch: Batch, draws: Any, phase: Any, /) -> Any: ...  # -> trace
+
+
 Draw = Callable[[], Any]  # -> a rule's draws, overwritten by the next call
 
 
@@ -18,6 +26,10 @@ class InTurn:
 
     def __init__(self, update: Update) -> None:
         self.update = update
+
+    def use(self, coefficients: Any) -> None:
+        """Updates with these numbers from now on; those that are tensors are the same tensors as before."""
+        self.update.coefficients = coefficients
 
     def prepare(self, cycle: Sequence[Hashable], source: Source, draw: Draw) -> None:
         """Gets ready for updates in these phases, which may change the agent, the source and the draws."""

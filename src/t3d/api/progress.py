@@ -1,0 +1,178 @@
+"""Shows a run while finish() trains it: a bar in a terminal; bar and learning curve in a notebook's cell."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from t3d.config import Config, merge
+from t3d.events import Eval, Event, Session
+from t3d.files import display_path
+from t3d.insight.curves import DrawnRun
+from t3d.insight.html import Html, element, table
+from t3d.insight.report_charts import return_chart
+from t3d.insight.wording import duration_text, members_text, number_text, returned
+from t3d.store.columns import Columns
+from t3d.store.summary import read_summary
+
+if TYPE_CHECKING:
+    from t3d.api.run import Run
+
+EVERY = 0.5  # seconds between two updates of a cell
+DRAWING_SHARE = 0.02  # of the time, at most, that drawing curves takes
+
+
+class ProgressView(Protocol):
+    """What is shown of a run while it trains."""
+
+    def show(self, event: Event) -> None: ...
+    def close(self, ending: str) -> None: ...
+
+
+@contextmanager
+def open_view(run: Run, progress: bool | None) -> Iterator[ProgressView]:
+    """Shows a run in the cell or terminal there is; an interruption says how to continue."""
+    view, ending = _view(progress), ""
+    try:
+        yield view
+    except KeyboardInterrupt:
+        where = repr(display_path(run.path))
+        ending = f"stopped at step {run.step:,} and saved; finish() continues it, later t3d.open_run({where}).finish()"
+        raise
+    finally:
+        view.close(ending)
+        if isinstance(view, Cell):
+            _shown_in[0] = run, view.cell
+
+
+_shown_in: list[Any] = [None]
+
+
+def _view(progress: bool | None) -> ProgressView:
+    shell = _notebook()
+    if progress is not False and shell is not None:
+        return Cell(shell)
+    if progress or (progress is None and sys.stderr.isatty()):
+        return Bar()
+    return Nothing()
+
+
+class Nothing:
+    """Shows nothing."""
+
+    def show(self, event: Event) -> None:
+        pass
+
+    def close(self, ending: str) -> None:
+        pass
+
+
+class Bar:
+    """A line in a terminal."""
+
+    def __init__(self) -> None:
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
+        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        self.progress = Progress(*columns, *times, console=Console(stderr=True, markup=False))
+        self.task = self.progress.add_task("training", total=None)
+        self.progress.start()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Session):
+            self.progress.update(self.task, total=merge(Config(), event.config).total_steps)
+        if isinstance(event, Eval) and event.chooses:
+            self.progress.update(self.task, description=f"return {number_text(event.mean_return)}")
+        self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
+
+    def close(self, ending: str) -> None:
+        self.progress.stop()
+        if ending:
+            self.progress.console.print(ending, soft_wrap=True)
+
+
+class Cell:
+    """A bar and a learning curve in a notebook, which are redrawn."""
+
+    def __init__(self, shell: Any) -> None:
+        self.cell, self.total, self.step, self.first_step = shell.execution_count, 0, 0, 0
+        self.started, self.shown_at, self.draw_at = time.monotonic(), 0.0, 0.0
+        self.columns: Columns | None = None
+        self.curve: Html | None = None
+        self.handle: Any = None
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Session):
+            self.total, self.first_step = merge(Config(), event.config).total_steps, event.step
+            self.columns = Columns(Path(event.folder), [Eval])
+        self.step, now = max(self.step, event.step), time.monotonic()
+        if isinstance(event, Eval) and event.chooses and now >= self.draw_at:
+            self._draw()
+        if now - self.shown_at > EVERY:
+            self._show()
+
+    def close(self, ending: str) -> None:
+        self._draw()
+        self._show(ending)
+
+    def _draw(self) -> None:
+        if self.columns is not None:
+            started = time.monotonic()
+            self.curve = curve_of(self.columns)
+            self.draw_at = time.monotonic() + (time.monotonic() - started) / DRAWING_SHARE
+
+    def _show(self, ending: str = "") -> None:
+        self.shown_at = time.monotonic()
+        speed = (self.step - self.first_step) / max(1e-3, self.shown_at - self.started)
+        text = f"{self.step:,} of {self.total:,} steps, {speed:,.0f} per second" if self.total else ""
+        bar = element("progress", {"max": self.total or 1, "value": self.step, "style": "width: 20em"})
+        lines = [element("div", None, bar, " ", text), self.curve, element("p", None, ending) if ending else None]
+        bundle = {"text/plain": ending or text, "text/html": element("div", None, lines)}
+        if self.handle is None:
+            self.handle = sys.modules["IPython.display"].display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+
+def page_of(path: Path) -> Html:
+    """Returns what a notebook shows of a run: what it is, and its learning curve."""
+    run = read_summary(path)
+    best = "-" if run.best_return is None else f"{number_text(run.best_return)} (best evaluations, mean over seeds)"
+    rows = {
+        "run": display_path(path),
+        "environment": f"{run.env or 'defined in Python'}, preset {run.preset}, {members_text(run, named=True)}",
+        "status": f"{run.status} at step {run.step:,} of {run.total_steps:,}, after {duration_text(run.took)}",
+        "return": returned(run.fresh) if run.fresh else best,
+        **({"started from": run.origin} if run.origin else {}),
+        **({"failure": run.failure} if run.failure else {}),
+    }
+    return element("div", None, table((), rows.items()), curve_of(Columns(path, [Eval])))
+
+
+def curve_of(columns: Columns) -> Html | None:
+    """Returns the learning curve; None: there is none yet, or no matplotlib."""
+    try:
+        columns.refresh(float("inf"))
+        return return_chart(DrawnRun(columns.path.resolve().name, columns))
+    except ImportError:
+        return None
+
+
+def shows_already(run: Run) -> bool:
+    """Whether the cell that runs now has shown the run while it trained."""
+    shell = _notebook()
+    shown, cell = _shown_in[0] or (None, None)
+    return shell is not None and shown is run and cell == shell.execution_count
+
+
+def _notebook() -> Any:
+    """The shell of the notebook that this program runs in; None: it does not."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and "IPython.display" in sys.modules and ipython.get_ipython()
+    return shell if hasattr(shell, "kernel") else None
