@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -12,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.api.policies import Found, PolicyEvaluation, PolicySource, Which, export, recorded_best
-from t3d.api.progress import open_view, page_of, shows_already
+from t3d.api.groups import compare, report, word_of
+from t3d.api.policies import Found, PolicyEvaluation, Which, export, find_policy, recorded_best
+from t3d.api.progress import page_of, shown
 from t3d.config import Config, merge_named
 from t3d.config.metrics import RETURN
 from t3d.config.presets import as_config
 from t3d.errors import NothingLeft, UserError
 from t3d.events import Eval, Event
 from t3d.files import display_path
-from t3d.insight import comparison, groups
-from t3d.insight.html import check_folder, write_page
+from t3d.insight.comparison import Comparison
 from t3d.insight.plots import draw_curves
 from t3d.policy.acting import SavedPolicy
 from t3d.store import reader
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from t3d.run.live import LiveRun
 
 Numbers: TypeAlias = NDArray[np.float64]
-MOST_RUNS = 30  # in one report; chosen
 
 
 class Source(TypedDict, total=False):
@@ -52,23 +50,6 @@ class Source(TypedDict, total=False):
     which: Which
     env: str | None  # None: the one in which the best policies were chosen
     env_args: Mapping[str, Any] | None  # on top of those that the environment has
-
-
-class Curve(TypedDict, total=False):
-    """How a metric is drawn."""
-
-    seed: int | str | None
-    x: Literal["steps", "time"]
-    smooth: int  # evaluations that are averaged
-
-
-class Compared(TypedDict, total=False):
-    """What is compared of runs."""
-
-    names: Sequence[str]
-    metric: str
-    threshold: float | None  # also say when seeds first reached this
-    at: int | None  # score the last three evaluations up to this step
 
 
 class Column(NamedTuple):
@@ -115,8 +96,8 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What a notebook shows; nothing twice in the cell that has just trained it."""
-        bundle = {"text/plain": repr(self)}
-        return bundle if self._folder is None or shows_already(self) else bundle | {"text/html": page_of(self._folder)}
+        page = None if self._folder is None else page_of(self._folder)
+        return {"text/plain": repr(self), **({"text/html": page} if page else {})}
 
     # training
 
@@ -136,9 +117,9 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     def finish(self, progress: bool | None = None) -> Run:
         """Trains to the end, from where the run is, and shows that in a terminal or notebook; progress: or not."""
-        with suppress(NothingLeft), open_view(self, progress) as view:
+        with suppress(NothingLeft), shown(self, progress) as show:
             for event in self:
-                view.show(event)
+                show(event)
         return self
 
     def stop(self) -> None:
@@ -206,9 +187,16 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         events = read_events(self.path, KINDS)
         return pd.DataFrame([{"event": each.event, **vars(each), **getattr(each, "metrics", {})} for each in events])
 
-    def plot(self, metric: str = RETURN, **how: Unpack[Curve]) -> Figure:
-        """Draws a learning curve, as t3d plot does; how: seed, x="time", smooth."""
-        return draw_curves([reader.open_run(self.path)], metric=metric, **how)
+    def plot(
+        self,
+        metric: str = RETURN,
+        *,
+        seed: int | str | None = None,
+        x: Literal["steps", "time"] = "steps",
+        smooth: int = 1,
+    ) -> Figure:
+        """Draws a metric, the mean over seeds unless one is named; smooth: over so many reports."""
+        return draw_curves([reader.open_run(self.path)], metric=metric, seed=seed, x=x, smooth=smooth)
 
     def policy(self, seed: int | str | None = None, which: Which = "best") -> SavedPolicy:
         """Loads a policy: a seed's, or the best as far as the folder says."""
@@ -233,9 +221,9 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         choose_graphics()  # before the environment's file can import MuJoCo
         return _found(self, source).record(out, episodes, steps)[0]
 
-    def compare(self, *others: Run | str | Path, **how: Unpack[Compared]) -> comparison.Comparison:
-        """Compares others with this one; how: metric, threshold, at, names."""
-        return compare(self, *others, **how)
+    def compare(self, *others: Run | str | Path, metric: str = RETURN, names: Sequence[str] = ()) -> Comparison:
+        """Compares others with this one, as t3d.compare does."""
+        return compare(self, *others, metric=metric, names=names)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Writes one HTML file about it, report.html in its folder."""
@@ -281,7 +269,7 @@ def train(
         "seeds": None if seeds is None else tuple(seeds),
         "env.args": env_args,
     }
-    values |= {"run.name": name, "start_from": start_from and _word(start_from)}
+    values |= {"run.name": name, "start_from": start_from and word_of(start_from)}
     changes = {key: value for key, value in values.items() if value is not None}
     if twice := changes.keys() & (settings or {}).keys():
         raise UserError(f"{', '.join(sorted(twice))} is among the settings and an argument; give it once")
@@ -317,52 +305,7 @@ def evaluate(run: Run | str | Path, episodes: int = 10, **source: Unpack[Source]
     return _found(run, source).evaluate(episodes)
 
 
-def compare(
-    *others: Run | str | Path,
-    names: Sequence[str] = (),
-    metric: str = RETURN,
-    threshold: float | None = None,
-    at: int | None = None,
-    root: str | Path = "runs",
-) -> comparison.Comparison:
-    """Compares runs, folders of runs or patterns with the first, with intervals over seeds."""
-    if not others:
-        raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
-    if threshold is not None and not math.isfinite(threshold):
-        raise UserError(f"--threshold {threshold} is no number that can be reached")
-    compared = groups.read_groups([*map(_word, others)], Path(root))
-    if names and len(names) != len(compared):
-        known = ", ".join(group.name for group in compared)
-        raise UserError(f"--names gives {len(names)} names to {len(compared)} groups: {known}")
-    compared = [group._replace(name=name) for group, name in zip(compared, names, strict=True)] if names else compared
-    return comparison.compare(compared, metric, threshold, at)
-
-
-def report(*named: Run | str | Path, out: str | Path | None = None, root: str | Path = "runs") -> Path:
-    """Writes one HTML file about runs, which it compares if they are several; returns its path."""
-    from t3d.insight.report import report as report_page  # noqa: PLC0415 (takes 0.1 s)
-
-    words, root, out = [*map(_word, named)], Path(root), None if out is None else Path(out)
-    if not words:
-        raise UserError("name at least one run, e.g. t3d report runs/<name>")
-    check_folder(out)
-    paths = [*dict.fromkeys(path for word in words for path in groups.run_paths(word, root))]
-    if len(paths) > MOST_RUNS:
-        raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
-    compared, refused = None, ""
-    try:
-        known = groups.read_groups(words, root)
-        compared = comparison.compare(known) if len(known) > 1 else None
-    except UserError as error:
-        refused = str(error) if len(paths) > 1 else ""
-    content = report_page(paths, compared, refused).encode(errors="replace")
-    return write_page(content, out, paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
-
-
 def _found(run: Run | str | Path, source: Source) -> Found:
     wanted: Any = {"args" if name == "env_args" else name: value for name, value in source.items() if value is not None}
-    return PolicySource(_word(run), make_env=run._make_env if isinstance(run, Run) else None, **wanted).find().best()
-
-
-def _word(run: Run | str | Path) -> str:
-    return str(run.path if isinstance(run, Run) else run)
+    make_env = run._make_env if isinstance(run, Run) else None
+    return find_policy(word_of(run), make_env=make_env, **wanted).best()

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.rule import Rule as Line
 from rich.text import Text
 
-from t3d.api.run import report as write_report
+from t3d.api.groups import report as write_report
 from t3d.api.run import resume, train
 from t3d.app.console import View
 from t3d.app.flags import RootFlag, read_flags
