@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from t3d.api.groups import compare, report, word_of
 from t3d.api.policies import Found, PolicyEvaluation, Which, export, find_policy, recorded_best
 from t3d.api.progress import page_of, shown
+from t3d.api.told import live_settings, own_numbers
 from t3d.config import Config, merge_named
 from t3d.config.metrics import RETURN
 from t3d.config.presets import as_config
 from t3d.errors import NothingLeft, UserError
-from t3d.events import Eval, Event
+from t3d.events import Eval, Event, Logged, SettingsChanged
 from t3d.files import display_path
 from t3d.insight.comparison import Comparison
 from t3d.insight.plots import draw_curves
@@ -132,11 +133,12 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     def log(self, **values: float) -> None:
         """Reports numbers of yours at this step; each name becomes a metric."""
-        self._training().log(values)
+        self._training().tell(Logged, metrics=own_numbers(values))
 
     def set(self, **settings: Any) -> None:
         """Changes settings from the next step on, e.g. exploration_noise=0.05; the log says so, a resume keeps it."""
-        self._training().set(settings)
+        live = self._training()
+        live.tell(SettingsChanged, values=live_settings(live.cfg, settings))
 
     @property
     def _is_elsewhere(self) -> bool:

@@ -110,17 +110,9 @@ def resume_run(arguments: list[str]) -> int:
     path = locate(args.run, args.root)
 
     def events(requested: SignalRequests) -> Iterator[Event]:
-        return resume(
-            path,
-            total_steps=args.total_steps,
-            actors=args.actors,
-            ray_address=args.ray_address,
-            ray_cpus=args.ray_cpus,
-            bad_values=args.bad_values,
-            hang_seconds=args.hang_seconds,
-            stop=requested.stop,
-            save=requested.save,
-        )
+        changes = ("total_steps", "actors", "ray_address", "ray_cpus", "bad_values", "hang_seconds")
+        given: dict[str, Any] = {name: getattr(args, name) for name in changes}
+        return resume(path, stop=requested.stop, save=requested.save, **given)
 
     return show(events, args)
 

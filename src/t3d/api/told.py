@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from t3d.config import Config, flat, merge_named
+from t3d.config.fields import settings_where
 from t3d.config.sweeps import noun, short, swept
 from t3d.errors import UserError, did_you_mean
-from t3d.run.parts import LIVE
 
+LIVE = settings_where(Config, lambda about: about.get("live", False))  # may be changed while a run trains
 NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 
 
