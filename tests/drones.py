@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 
 class Drone(gym.Env[Any, Any]):
@@ -108,6 +109,57 @@ def pass_on(**keywords: Any) -> Drone:
 class Windy(Drone):
     def __init__(self) -> None:
         super().__init__(wind=2)
+
+
+class Telling(Drone):
+    """Says in `info` under which conditions it flies, and where it was made."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        observation, reward, terminated, truncated = result
+        return observation, reward, terminated, truncated, {"wind": self.wind, "to_window": self.goal == "window"}
+
+
+class Directed(Telling):
+    """Its reset takes wind and goal, too."""
+
+    metadata: dict[str, Any] = {**Drone.metadata, "reset_options": ["wind", "goal"]}  # noqa: RUF012
+    made = 0
+
+    def __init__(self, wind: float = 0.0, goal: str = "door", **keywords: Any) -> None:
+        super().__init__(wind, goal=goal, **keywords)
+        Directed.made += 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.wind, self.goal = (options or {}).get("wind", self.wind), (options or {}).get("goal", self.goal)
+        return super().reset(seed=seed)
+
+
+class Vague(Drone):
+    metadata: dict[str, Any] = {"reset_options": "wind"}  # noqa: RUF012
+
+
+class Deaf(Drone):
+    metadata: dict[str, Any] = {"reset_options": ["wind"]}  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+class Growing(Drone):
+    """Observes more in a strong wind."""
+
+    def __init__(self, wind: float = 0.0) -> None:
+        super().__init__(wind)
+        self.extra = int(wind > 1)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2 + self.extra,), np.float32)
+
+    def observe(self) -> Any:
+        return np.concatenate([super().observe(), np.zeros(self.extra, np.float32)])
+
+
+def side_by_side(wind: float = 0.0) -> Any:
+    return SyncVectorEnv([partial(Drone, wind)] * 2, autoreset_mode=AutoresetMode.DISABLED)
 
 
 class Halved(gym.RewardWrapper[Any, Any]):

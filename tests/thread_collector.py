@@ -119,7 +119,7 @@ class ThreadCollector:
             saved = state[f"seed-{actor.seed}"]
             self.taken[member] = actor.taken = saved["taken"]
             for runner, episode in zip(actor.runners, saved["episodes"], strict=True):
-                runner.begin(episode + 1)
+                runner.begin(episode + 1, actor.taken)
         return []
 
     def close(self) -> None:

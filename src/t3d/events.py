@@ -111,6 +111,7 @@ class EpisodeEnd(Event, kind="episode"):
     length: int
     terminated: bool
     metrics: dict[str, float] = field(default_factory=dict)  # what `info` said of it
+    args: dict[str, Any] = field(default_factory=dict)  # those of env.schedule that it had
 
 
 class Update(Event, kind="update"):

@@ -52,6 +52,7 @@ class EpisodeResult(NamedTuple):
     bad_values: int = 0  # kept out of it; counted in evaluations only
     metrics: Mapping[str, float] = {}  # what `info` said of it, as world/metrics.py reduces it
     unusable: Mapping[str, str] = {}  # metrics that it lacks, and why
+    args: Mapping[str, Any] = {}  # of env.schedule: those that this episode had
 
 
 def mean_metrics(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import contract_envs
+import drones
 import helpers
 import t3d
 from ray_helpers import cluster, needs_ray
@@ -33,6 +35,7 @@ from t3d.world.make import env_factory
 from thread_collector import ThreadCollector
 
 COUNTING, FAILING = (f"{contract_envs.__file__}:{name}" for name in ("Counting", "Failing"))
+TELLING = f"{drones.__file__}:Telling"
 SECONDS = 60  # that a test waits for what should come at once
 
 
@@ -320,3 +323,32 @@ def test_a_run_with_the_third_collector(tmp_path: Path, monkeypatch: pytest.Monk
     cfg = helpers.small_config(seeds=[0, 1], run={"root": str(tmp_path), "name": "threads"})
     events = list(t3d.train(cfg))
     assert isinstance(events[-1], End) and (events[-1].reason, events[-1].updates) == ("finished", 200)
+
+
+def test_it_acts_by_other_settings_from_the_next_episodes_on(kind: str) -> None:
+    cfg = small(kind, total_steps=5000, random_steps=0, env={"id": TELLING, "metrics": ["wind:last"]}, seeds=[3])
+    other = replace(cfg, noise=replace(cfg.noise, exploration_noise=0.0), env=replace(cfg.env, args={"wind": 2.0}))
+    with COLLECTORS[kind](cfg) as collector:
+        before = collected(collector, 100, members=1)
+        assert {episode.metrics["wind"] for rollout in before for episode in rollout.episodes} == {0.0}
+        assert all(np.abs(rollout.a).max() > 0 for rollout in before if len(rollout.rows))
+        collector.use(other)
+        after = collected(collector, 4000, members=1)
+    winds = [episode.metrics["wind"] for rollout in after for episode in rollout.episodes]
+    assert winds == sorted(winds) and winds[-1] == 2.0, "once changed, they stay"
+    last = np.concatenate([rollout.a for rollout in after])[-1000:]
+    assert np.abs(last).max() == 0, "a policy of zeros without noise"
+
+
+def test_a_restored_collector_goes_on_in_the_schedules_of_arguments(kind: str) -> None:
+    cfg = small(kind, random_steps=0, env={"id": TELLING, "schedule": {"wind": "0..1@300"}}, seeds=[3])
+    with COLLECTORS[kind](cfg) as collector:
+        collected(collector, 150, members=1)
+        state = collector.state()
+    taken = state["seed-3"]["taken"]
+    with COLLECTORS[kind](cfg) as collector:
+        assert collector.restore(state, threading.Event()) == []
+        rest = collected(collector, 300 - taken, members=1)
+    winds = [episode.args["wind"] for rollout in rest for episode in rollout.episodes]
+    assert len(winds) >= 5 and winds == sorted(winds)
+    assert winds[0] >= (taken - 20) / 300 - 1e-9, "an episode has 20 steps"

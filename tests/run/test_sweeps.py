@@ -108,6 +108,29 @@ def test_so_it_is_with_every_choice_of_replay_and_critics(tmp_path: Path, choice
         assert ours.items() <= single.items(), member.title
 
 
+BESIDE_UPDATES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "noise": (["noise.exploration_noise=0.05,0.4"], {}),
+    "a schedule of noise": (["noise.final_noise=0.05,0.6", "noise.decay_steps=60,140"], {}),
+    "steps of returns": (["replay.n_step=1,3,4"], {}),
+    "steps of returns, by priority": (["replay.n_step=1,3"], {"replay": {"sampling": "proportional"}}),
+    "scaled rewards": (["scale_rewards=0,1", "replay.n_step=1,2"], {}),
+    "scaled rewards and coefficients": (["scale_rewards=0,1", "td3.gamma=0.9,0.97"], {"env": {"num_envs": 2}}),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE_UPDATES)
+def test_so_it_is_with_settings_that_updates_do_not_read(tmp_path: Path, case: str) -> None:
+    sweep, changes = BESIDE_UPDATES[case]
+    cfg = config(tmp_path, "sweep", sweep=sweep, seeds=[4, 7], **changes)
+    list(t3d.train(cfg))
+    everyone = [learned(tmp_path / "sweep", member, len(cfg.members)) for member in range(len(cfg.members))]
+    assert len({one["actor"] for one in everyone}) == len(cfg.members), "no two members learn the same"
+    for place in (0, len(cfg.members) - 1, len(cfg.members) // 2):
+        alone = cfg.of(cfg.members[place])
+        list(t3d.train(merge(alone, {"run": {"name": f"alone-{place}"}})))
+        assert everyone[place].items() <= learned(tmp_path / f"alone-{place}", 0, 1).items(), cfg.members[place].title
+
+
 def test_with_larger_networks_it_is_the_same_member_of_a_run_with_that_value(tmp_path: Path) -> None:
     """One network alone is multiplied in another order there, so a run of a single seed is not compared."""
     td3 = {"batch_size": 128, "actor_hidden": [64, 64], "critic_hidden": [64, 64]}
@@ -161,6 +184,11 @@ def test_a_sweep_is_given_in_toml_and_in_python(tmp_path: Path) -> None:
         ("td3.gama=0.9,1", "there is no setting td3.gama, did you mean td3.gamma?"),
         ("tau=0.9,1", "there is no setting tau, did you mean td3.tau?"),
         ("seeds=0,1", "seeds cannot be swept; these can: td3.gamma"),
+        ("scale_rewards=0,2", "scale_rewards is on or off; sweep it as scale_rewards=0,1"),
+        ("noise.decay_steps=100,0.5", "noise.decay_steps=0.5 is not an integer"),
+        ("noise.final_noise=0.1,0.2", "noise.final_noise=0.1 is used only with noise.decay_steps"),
+        ("replay.n_step=1,101", "replay.n_step=101 is out of range; it must be between 1 and 100"),
+        ("random_steps=1000,5000", "env.args.NAME; train a run for each of its values instead, and compare them"),
         ("td3.lr_final=0.1,0.2", "td3.lr_final cannot be swept; these can: td3.gamma, td3.tau, "),
     ],
 )
@@ -172,12 +200,14 @@ def test_a_sweep_that_makes_no_sense_is_a_sentence(sweep: Any, words: str) -> No
         merge(Config(), {"sweep": "td3.gamma=0,1"})
 
 
-@pytest.mark.parametrize("field", ["td3.batch_size", "noise.exploration_noise", "random_steps", "td3.value_low"])
+@pytest.mark.parametrize("field", ["td3.batch_size", "noise.per_env", "random_steps", "td3.value_low"])
 def test_what_cannot_be_swept_is_refused_by_name_and_what_can_is_listed(field: str) -> None:
-    can = ", ".join(f"td3.{name}" for name in Coefficients._fields)
+    noise = [f"noise.{name}" for name in ("exploration_noise", "final_noise", "decay_steps")]
+    can = [*(f"td3.{name}" for name in Coefficients._fields), "scale_rewards", "replay.n_step", *noise]
     with pytest.raises(UserError) as told:
         Config(sweep=(f"{field}=1,2",))
-    assert str(told.value) == f"{field} cannot be swept; these can: {can} and env.args.NAME"
+    instead = "train a run for each of its values instead, and compare them with t3d compare"
+    assert str(told.value) == f"{field} cannot be swept; these can: {', '.join(can)} and env.args.NAME; {instead}"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +260,7 @@ def test_a_rule_of_ones_own_has_its_own_coefficients_and_is_tried_with_them(tmp_
     (tmp_path / "swept_rules.py").write_text(OWN)
     rule = f"{tmp_path}/swept_rules.py"
     with pytest.raises(
-        UserError, match=r"^td3.actor_lr cannot be swept; these can: td3.gamma, td3.tau and env.args.NAME$"
+        UserError, match=r"^td3.actor_lr cannot be swept; these can: td3.gamma, td3.tau and env.args.NAME; train a run"
     ):
         list(t3d.train(config(tmp_path, "a", algo=f"{rule}:OWN", sweep=["td3.actor_lr=0,1"])))
     with pytest.raises(UserError, match=r"CARELESS cannot be used: with numbers that differ .* is not what a member"):

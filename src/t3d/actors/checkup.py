@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from t3d.actors.supervisor import Worker, WorkerLog, for_workers, starting
 from t3d.config import Config, EnvConfig
 from t3d.errors import StoppedEarly, UserError
 from t3d.policy.spec import Spec
+from t3d.world.arguments import accepted
 from t3d.world.batch import VectorEnvBatch, open_batch
 from t3d.world.doctor import examine
 from t3d.world.fingerprint import fingerprints
@@ -68,17 +71,17 @@ class Doctor:
     def close(self) -> None:
         pass
 
-    def _factory_of(self, env: EnvConfig) -> EnvFactory:
-        make_env = factory_for(self.make_env, env)
+    def _factory_of(self, env: EnvConfig) -> Any:
+        factory: Any = copy(factory_for(self.make_env, env))
+        factory.make = partial(self._make, factory.make)
+        return factory
 
-        def make(**keywords: Any) -> Any:
-            self.parent.send(ready=False)  # creating it may take as long as starting a worker
-            self._begin("making the environment")
-            made = make_env(**keywords)
-            self.parent.send(ready=True)
-            return made
-
-        return make
+    def _make(self, make: EnvFactory, args: dict[str, Any], **keywords: Any) -> Any:
+        self.parent.send(ready=False)  # creating it may take as long as starting a worker
+        self._begin("making the environment")
+        made = make(args, **accepted(make, keywords))
+        self.parent.send(ready=True)
+        return made
 
     def _begin(self, call: str) -> None:
         self.phase.text = call

@@ -16,8 +16,8 @@ from t3d.actors.governor import Governor
 from t3d.actors.inbox import Inbox
 from t3d.actors.protocols import ActingTotals, Collected
 from t3d.actors.shared_memory import RANDOM, Ring, SharedState, Torn, Wakeup
-from t3d.actors.supervisor import WorkerLog, WorkerSlot, end_all, for_workers, starting
-from t3d.config import Config, merge, to_dict
+from t3d.actors.supervisor import WorkerLog, WorkerSlot, acting_by, end_all, for_workers, starting
+from t3d.config import Config, to_dict
 from t3d.errors import UserError
 from t3d.policy.acting import PolicySnapshot
 from t3d.types import State, row_sizes
@@ -85,10 +85,11 @@ class LocalCollector:
         return self.inbox.take()
 
     def use(self, cfg: Config) -> None:
-        self.worker_cfg = merge(self.worker_cfg, {"noise": to_dict(cfg)["noise"]})  # whose environment has another id
+        self.worker_cfg = acting_by(cfg, self.worker_cfg)
         for slot in self.slots:
             if slot.worker is not None:
                 slot.worker.send(config=to_dict(self.worker_cfg))
+                slot.wake()
 
     def stop(self, member: int) -> None:
         self.shared_state.stopped[member] = 1

@@ -95,7 +95,8 @@ class Collector(Protocol):
     # What has happened, each thing once, after waiting for it a moment; never beyond total_steps. An error that ends
     # acting is raised by the call after the one that returned everything before it.
     def poll(self) -> Collected: ...
-    def use(self, cfg: Config, /) -> None: ...  # acts by these settings from now on
+    # Acts by the noise and, from each environment's next episode on, with the env.args of these settings.
+    def use(self, cfg: Config, /) -> None: ...
     def stop(self, member: int, /) -> None: ...  # it acts no more; some of its transitions may still come
     def supervise(self) -> None: ...  # looks after what acts, if the loop has not polled for a while
     def totals(self) -> ActingTotals | None: ...  # None if acting and learning take turns

@@ -102,6 +102,7 @@ class Actor:
                 snapshot = unpacked_policy(policy)
                 self.version, self.updates = order.version, snapshot.updates
                 self.policies = {member: MemberPolicy(snapshot, member) for member in order.claims}
+                self._use(merge(Config(), policy["config"]) if "config" in policy else self.cfg)
             self._own(order)
             self._act(order.claims, blocks, time.monotonic() + order_seconds(self.cfg))
         except Exception as error:
@@ -122,6 +123,11 @@ class Actor:
             self.units.pop(unit).env_batch.close()
         return True
 
+    def _use(self, cfg: Config) -> None:
+        self.cfg = cfg
+        for member_actor in self.units.values():
+            member_actor.use(cfg)
+
     def _own(self, order: Order) -> None:
         """Closes environments that have moved elsewhere, even if they have come back since, and opens new ones."""
         for unit in [*self.units]:
@@ -134,6 +140,8 @@ class Actor:
                 indices = [index for _, index in unit]
                 counters.episodes[indices], counters.bad_values[indices] = zip(*order.counters[unit], strict=True)
                 self.units[unit] = MemberActor(self.cfg, unit[0][0], self.make_env, indices, counters)
+                others = max(order.claims.values(), default=(0, 0))  # who are about as far as a member without a claim
+                self.units[unit].taken, _ = order.claims.get(unit[0][0], others)
                 self.units[unit].begin()
 
     def _act(self, claims: dict[int, tuple[int, int]], blocks: dict[int, list[Rollout]], until: float) -> None:

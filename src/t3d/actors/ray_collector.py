@@ -37,8 +37,8 @@ from t3d.actors.ray_orders import (
     end_actors,
     reason_of,
 )
-from t3d.actors.supervisor import WorkerLog, for_workers, user_error
-from t3d.config import Config
+from t3d.actors.supervisor import WorkerLog, acting_by, for_workers, user_error
+from t3d.config import Config, to_dict
 from t3d.errors import NobodyLeft, UserError
 from t3d.policy.acting import PolicySnapshot
 from t3d.types import State
@@ -67,6 +67,7 @@ class RayCollector:
         self._policy: PolicySnapshot | None = None
         self._policy_ref: Any = None  # on the cluster, once an order has needed it
         self._version, self._numbers = 0, itertools.count(1)
+        self._news: dict[str, Any] = {}  # settings that have changed, which go with policies
         self._kind = ray.remote(Actor)
         self._checked_at, self._totals = 0.0, ActingTotals()  # of actors: those that have ended
 
@@ -93,7 +94,9 @@ class RayCollector:
         return self.inbox.take()
 
     def use(self, cfg: Config) -> None:
-        """Actors on other machines keep their settings: live_settings refuses to change these."""
+        self.worker_cfg = acting_by(cfg, self.worker_cfg)
+        self._news = {"config": to_dict(self.worker_cfg)}
+        self._policy_ref, self._version = None, self._version + 1
 
     def stop(self, member: int) -> None:
         self.inbox.stopped.add(member)
@@ -213,7 +216,8 @@ class RayCollector:
         if self._policy_ref is None:  # once for all orders
             assert self._policy is not None  # noqa: S101 (orders are sent only once there is one)
             packed = packed_policy(self._policy, self.connection.network_there(self._policy.architecture.name))
-            self._policy_ref, arrays = ray.put(packed), [self._policy.flat, *(self._policy.scaling or ())]
+            self._policy_ref = ray.put({**packed, **self._news})
+            arrays = [self._policy.flat, *(self._policy.scaling or ())]
             self._totals.traffic = np.add(self._totals.traffic, [0, 0, 1, sum(array.nbytes for array in arrays)])
         slot.ask("act", order, tuple(order), self._policy_ref)
         return True

@@ -253,6 +253,11 @@ def for_workers(cfg: Config, make_env: EnvFactory) -> Config:
     return replace(cfg, env=replace(cfg.env, id=env_id, args={**cfg.env.args, **args}))
 
 
+def acting_by(cfg: Config, worker_cfg: Config) -> Config:
+    """Returns the configuration of workers with the noise and the arguments of the run's."""
+    return replace(worker_cfg, noise=cfg.noise, env=replace(worker_cfg.env, args=cfg.env.args))
+
+
 def python_path() -> str:
     """Returns the path on which a worker finds this very T3D."""
     here = str(Path(t3d.__file__).resolve().parents[1])

@@ -57,10 +57,8 @@ class Actor:
                 self.heartbeat.wait(self.worker_wakeup, LONGEST_WAIT)
             if not acted or number % ROUNDS_BETWEEN_MESSAGES == 0:
                 for message in self.parent.receive():
-                    if "config" in message:
-                        self._use(merge(Config(), message["config"]))
-                    else:
-                        self._take_over(message["envs"])
+                    obey = self._use if "config" in message else self._take_over
+                    obey(**message)
 
     def close(self) -> None:
         for member_actor in self.member_actors:
@@ -72,14 +70,15 @@ class Actor:
             indices = [index for owner, index in envs if owner == member]
             counters = EpisodeCounters(self.shared_state.episodes[member], self.shared_state.bad_values[member])
             opened.append(MemberActor(self.cfg, member, self.make_env, indices, counters, self.heartbeat.beat))
+            opened[-1].taken = int(self.shared_state.taken[member].sum())
         self.member_actors += opened
         self.version = 0  # new members may have no policy here yet
         return opened
 
-    def _use(self, cfg: Config) -> None:
-        self.cfg = cfg
+    def _use(self, config: dict[str, Any]) -> None:
+        self.cfg = merge(Config(), config)
         for member_actor in self.member_actors:
-            member_actor.use(cfg)
+            member_actor.use(self.cfg)
 
     def _take_over(self, envs: list[list[int]]) -> None:
         """Takes over another actor's environments; opening them may take as long as at the start."""

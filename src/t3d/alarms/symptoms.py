@@ -250,7 +250,9 @@ def constant_observation(_: Diagnosed, history: History, __: Config, ___: RuleCo
 def large_rewards(event: EpisodeEnd, history: History, cfg: Config, _: RuleConfig) -> Finding | None:
     """Rewards are so large that the critics' values and gradients are out of proportion to the learning rates."""
     mean = _or_nan(event.total_reward) / max(1, event.length)
-    if cfg.scale_rewards or not (abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD):
+    if cfg.scales_rewards(cfg.members[event.member or 0]) or not (
+        abs(mean) > LARGE_MEAN or history.largest_reward > LARGE_REWARD
+    ):
         return None
     largest = f", and up to {_number(history.largest_reward)} in magnitude" if history.largest_reward else ""
     return Finding(

@@ -12,7 +12,7 @@ from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, polyak, td3_draws, td3_init, td3_parameters, td3_update
 from t3d.config import Config, RuleConfig, TD3Config, diff, flat, merge, plain
 from t3d.config.presets import preset
-from t3d.config.sweeps import ENV_ARGS, refuse_field, swept
+from t3d.config.sweeps import refuse_field, swept
 from t3d.errors import UserError
 from t3d.modules import is_own, named_or_own
 from t3d.policy.spec import Spec
@@ -104,7 +104,7 @@ def with_own_settings(cfg: Config) -> Config:
 def coefficients_of_members(cfg: Config, rule: Rule) -> Any:
     """Returns the numbers that the rule's updates read; those that differ between members are tensors (M,)."""
     same = rule.coefficients(cfg.settings_of(kind=rule.settings))
-    fields = [name for name in swept(cfg.members) if not name.startswith(ENV_ARGS)]
+    fields = [name for name in swept(cfg.members) if name.startswith((TD3Config.prefix, RuleConfig.prefix))]
     if not fields:
         return same
     for field in fields:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
-import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
@@ -18,8 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from t3d.config.fields import is_toml
 from t3d.config.merging import our_names
+from t3d.config.schedules import value_of
 from t3d.errors import UserError, did_you_mean
 
 Args = TypeVar("Args")
@@ -164,13 +163,9 @@ def _argument(word: str) -> tuple[str, Any]:
     if text in ("True", "False"):
         raise ValueError(f"says {word}; write {word.lower()}")
     try:
-        value = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        if not set(text).isdisjoint("[]{}\"'\n"):
-            raise ValueError(f"says {word}, whose value TOML cannot read; quote it, e.g. 'gains=[1, 2]'") from None
-        return name, text
-    is_value = [*value] == ["value"] and is_toml(value["value"])  # it has no type for dates, and no infinite numbers
-    return name, value["value"] if is_value else text
+        return name, value_of(text)
+    except ValueError:
+        raise ValueError(f"says {word}, whose value TOML cannot read; quote it, e.g. 'gains=[1, 2]'") from None
 
 
 def _set(word: str) -> tuple[str, dict[str, Any]]:

@@ -31,6 +31,7 @@ from t3d.store.reader import locate
 OF_SEVERAL = {  # flags of which a second one would replace the first
     "--sweep": "FIELD=V1,V2 OTHER=V1,V2",
     "--env.args": "NAME=VALUE NAME=VALUE",
+    "--env.schedule": "NAME=SCHEDULE NAME=SCHEDULE",
     "--env.wrappers": "FIRST SECOND",
     "--eval.args": "NAME=VALUE NAME=VALUE",
     "--eval.sets": "SET:NAME=VALUE SET:NAME=VALUE",
@@ -159,8 +160,8 @@ def parse(arguments: list[str]) -> TrainArgs:
         base = merge(preset(name), {**from_file, "preset": name})
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
-    tables: dict[str, Any] = {"env": {"args": {}}, "eval": {"args": {}, "sets": {}}}  # flags go on top of the file's
-    args, envs = _read(merge(base, tables), arguments)
+    tables: dict[str, Any] = {"env": {"args": {}, "schedule": {}}, "eval": {"args": {}, "sets": {}}}
+    args, envs = _read(merge(base, tables), arguments)  # flags go on top of the file's
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
     for name in swept(args.cfg.members):
         swept_flag = f"--{name.replace('_', '-')}"
@@ -170,7 +171,8 @@ def parse(arguments: list[str]) -> TrainArgs:
         envs.append(args.cfg.env.id)
     if len(envs) > 1:
         raise UserError(f"train takes one environment, but {' and '.join(envs)} were given")
-    env = {"args": {**base.env.args, **args.cfg.env.args}, "id": envs[0] if envs else base.env.id}
+    env: Any = {name: {**getattr(base.env, name), **getattr(args.cfg.env, name)} for name in ("args", "schedule")}
+    env["id"] = envs[0] if envs else base.env.id
     evaluation = {name: {**getattr(base.eval, name), **getattr(args.cfg.eval, name)} for name in ("args", "sets")}
     cfg = merge(args.cfg, {"env": env, "eval": evaluation})
     return dataclasses.replace(args, cfg=cfg)

@@ -113,7 +113,7 @@ class ReplayConfig(Section, prefix="replay."):
 
     capacity: int = setting(1_000_000, between=(1, 10**12), extreme=120)
     """Transitions kept per seed; the oldest are overwritten."""
-    n_step: int = setting(1, between=(1, 100), extreme=3)
+    n_step: int = setting(1, between=(1, 100), sweep=True, extreme=3)
     """Rewards added up before the target bootstraps (n-step returns); TD3 has one."""
     sampling: Literal["uniform", "proportional", "lap"] = "uniform"
     """How transitions are chosen: uniformly, or by their errors: proportional (PER) or loss-adjusted (LAP)."""

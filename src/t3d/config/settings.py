@@ -6,12 +6,13 @@ import re
 from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from t3d.config.algorithm import ReplayConfig, RuleConfig, TD3Config
 from t3d.config.fields import About, Section, known_settings, setting
 from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
-from t3d.config.sweeps import ENV_ARGS, Member, members_of, parse_all, refuse_field, value_text
+from t3d.config.schedules import Schedule, parse_schedules
+from t3d.config.sweeps import ENV_ARGS, Member, by_values, members_of, parse_all, refuse_field, value_text
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import is_own
 
@@ -23,6 +24,7 @@ AHEAD_EACH, AHEAD_SHARE = 400, 50  # for each Ray actor: two orders of 200; in a
 SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, and a folder of the run
 SINKS: tuple[SinkName, ...] = get_args(SinkName)
 SET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")  # of an evaluation set: it is in names of metrics
+SectionType = TypeVar("SectionType", bound=Section)
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
@@ -31,11 +33,11 @@ class NoiseConfig(Section, prefix="noise."):
 
     kind: Literal["gaussian", "ou", "pink"] = "gaussian"
     """The noise process; independent for every environment."""
-    exploration_noise: float = setting(0.1, between=(0, 10), live=True, extreme=0.3)
+    exploration_noise: float = setting(0.1, between=(0, 10), sweep=True, live=True, extreme=0.3)
     """Its scale, as a fraction of half the action range (σ)."""
-    final_noise: float = setting(0.0, between=(0, 10), used_with=("decay_steps",), live=True, extreme=0.3)
+    final_noise: float = setting(0.0, between=(0, 10), sweep=True, used_with=("decay_steps",), live=True, extreme=0.3)
     """Final noise scale of the linear schedule (used if decay_steps > 0)."""
-    decay_steps: int = setting(0, between=(0, 10**12), extreme=200)
+    decay_steps: int = setting(0, between=(0, 10**12), sweep=True, extreme=200)
     """Steps until final_noise is reached; 0 keeps the scale constant."""
     per_env: bool = False
     """Give each seed's environments different scales, from 0.25 to 4 times the noise scale."""
@@ -48,6 +50,8 @@ class EnvConfig(Section, prefix="env."):
     """A Gymnasium id, dm:domain-task, module:id, module:callable, or FILE.py:callable."""
     args: dict[str, Any] = field(default_factory=dict, metadata=About(resume="edited"))
     """Arguments it is made with, e.g. wind=1.5 goal=door: strings, numbers, true or false, lists and tables."""
+    schedule: dict[str, Any] = field(default_factory=dict)
+    """Arguments of training episodes: NAME=FROM..TO@STEPS, uniform:LOW:HIGH, loguniform:LOW:HIGH or choice:V1,V2."""
     wrappers: tuple[str, ...] = setting((), resume="edited")
     """Wrappers around it, the first one innermost: module:Wrapper or FILE.py:Wrapper."""
     name: str = setting("", resume="ignored", learning=False, in_heading=True)
@@ -74,11 +78,16 @@ class EnvConfig(Section, prefix="env."):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_metrics(self.metrics)
+        _ = self.schedules  # raises if one cannot be read
         if 0 < self.pixels < 32:
             raise UserError(f"env.pixels={self.pixels} is too small; images have 32 to 128 pixels each way")
         for wrapper in self.wrappers:
             if not is_own(wrapper):
                 raise UserError(f"env.wrappers={wrapper} is not a wrapper; write module:Wrapper or FILE.py:Wrapper")
+
+    @cached_property
+    def schedules(self) -> dict[str, Schedule]:
+        return parse_schedules(self.schedule)
 
     @property
     def title(self) -> str:
@@ -193,7 +202,7 @@ class Config(Section):
     """Updates per environment step after the random steps."""
     normalise_observations: bool = setting(False, must_fit=True)
     """Normalise observations by their running mean and standard deviation (not in the paper)."""
-    scale_rewards: bool = setting(False, must_fit=True)
+    scale_rewards: bool = setting(False, sweep=True, must_fit=True)
     """Divide rewards by the running standard deviation of the discounted return (not in the paper)."""
     actors: str = setting("inline", resume="changed")
     """inline: act in the learner's process (deterministic); local:N: in N processes beside it; ray:N: on a cluster."""
@@ -256,14 +265,17 @@ class Config(Section):
         object.__setattr__(self, "sweep", tuple(normal))
         known = known_settings(type(self))
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
-        for name, values in self._sweeps.items():
+        can_be_swept.sort(key=lambda name: not name.startswith("td3."))
+        for name in self._sweeps:
+            if name.startswith(ENV_ARGS) and (argument := name.removeprefix(ENV_ARGS)) in self.env.schedule:
+                raise UserError(f"{argument} is swept and in env.schedule; leave it out of one of them")
             of_own_rule = name.startswith(RuleConfig.prefix) and is_own(self.algo)
             if name.startswith(ENV_ARGS) or of_own_rule:  # known when the environment or the rule is imported
                 continue
             if name not in known:
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
-            if not is_own(self.algo):  # which settings a rule of the user's own reads is known when it is imported
+            if not is_own(self.algo) or not name.startswith("td3."):  # which of these an own rule reads is known later
                 refuse_field(name, can_be_swept)
                 other = known[name].get("no_effect_without")
                 if other is not None and 0 in self._sweeps.get(f"td3.{other}", (getattr(self.td3, other),)):
@@ -271,9 +283,12 @@ class Config(Section):
                         f"{name} changes nothing where td3.{other}=0, so members would be the same; "
                         f"leave it out of the sweep, or give td3.{other} a value above 0"
                     )
-            for value in values if name in can_be_swept else ():
-                self.settings_of(Member(0, ((name, value),)))
-        _ = self.members  # raises if they are too many
+        for values in by_values(self.members):  # raises if they are too many
+            member = Member(0, tuple(pair for pair in values if pair[0] in can_be_swept))
+            for of_member in (self.settings_of, self.noise_of, self.replay_of):
+                of_member(member)  # raises if it is out of range
+        if not {*self._sweeps.get("scale_rewards", ())} <= {0, 1}:
+            raise UserError("scale_rewards is on or off; sweep it as scale_rewards=0,1")
 
     def _check_together(self) -> None:
         if self.steps_before_learning >= self.total_steps:
@@ -289,7 +304,7 @@ class Config(Section):
                 "raise capacity or lower the batch size"
             )
         has_huber = getattr(self.settings_of(), "critic_loss", "huber") == "huber"
-        if self.replay.sampling == "lap" and not (has_huber and not self.scale_rewards):
+        if self.replay.sampling == "lap" and not (has_huber and not any(map(self.scales_rewards, self.members))):
             raise UserError(
                 "replay.sampling=lap makes up for what td3.critic_loss=huber leaves out, and treats errors below 1 "
                 "alike; use it with --td3.critic-loss huber and without --scale-rewards, or use proportional"
@@ -334,10 +349,23 @@ class Config(Section):
         if self.section == "own":
             names = {known.name for known in fields(kind)}
             settings = kind(**{name: value for name, value in self.own.items() if name in names})
-        swept = _in_section(member, f"{self.section}.") if member is not None else {}
-        changes: dict[str, Any] = {name: value for name, value in swept.items() if hasattr(settings, name)}
-        counts = [name for name, value in changes.items() if type(getattr(settings, name)) is int and value % 1 == 0]
-        return replace(settings, **changes | {name: int(changes[name]) for name in counts})
+        return settings if member is None else _with_values(settings, member)
+
+    def noise_of(self, member: Member) -> NoiseConfig:
+        return _with_values(self.noise, member)
+
+    def replay_of(self, member: Member) -> ReplayConfig:
+        return _with_values(self.replay, member)
+
+    def scales_rewards(self, member: Member) -> bool:
+        return bool(dict(member.values).get("scale_rewards", self.scale_rewards))
+
+    def of(self, member: Member) -> Config:
+        """The settings of a member, as a run of its own has them."""
+        learned: Any = self.own | _in_section(member, "own.") if self.own else self.settings_of(member)
+        whole: dict[str, Any] = {self.section: learned, "seeds": (member.seed,), "sweep": ()}
+        whole |= {"env": self.env_of(member), "noise": self.noise_of(member), "replay": self.replay_of(member)}
+        return replace(self, scale_rewards=self.scales_rewards(member), **whole)
 
     @property
     def networks(self) -> dict[str, str]:
@@ -406,6 +434,15 @@ class Config(Section):
         """The actors outside the learner's process: the N of local:N and ray:N; 0 for inline."""
         match = re.fullmatch(r"(?:local|ray):([0-9]{1,8})", self.actors)
         return int(match[1]) if match else 0
+
+
+def _with_values(section: SectionType, member: Member) -> SectionType:
+    """Returns a section with the values of a member among its settings, in the types that these have."""
+    own: dict[str, Any] = {}
+    for name, value in _in_section(member, section.prefix).items():
+        if hasattr(section, name):  # of a rule's own settings only some are known here
+            own[name] = int(value) if type(getattr(section, name)) is int and value % 1 == 0 else value
+    return replace(section, **own) if own else section
 
 
 def _in_section(member: Member, prefix: str) -> dict[str, float]:

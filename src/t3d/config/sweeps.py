@@ -62,7 +62,10 @@ def parse_all(words: Iterable[str]) -> dict[str, tuple[float, ...]]:
 def refuse_field(field: str, can: Iterable[str]) -> None:
     """Refuses to sweep a setting that is not among those that can be swept."""
     if field not in can:
-        raise UserError(f"{field} cannot be swept; these can: {', '.join(can)} and {ENV_ARGS}NAME")
+        raise UserError(
+            f"{field} cannot be swept; these can: {', '.join(can)} and {ENV_ARGS}NAME; train a run for each of its "
+            "values instead, and compare them with t3d compare"
+        )
 
 
 def members_of(seeds: Sequence[int], sweeps: dict[str, tuple[float, ...]]) -> tuple[Member, ...]:

@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -125,10 +124,9 @@ def run_steps(library: Library, request: Request) -> dict[str, Any]:
     with columns.lock:
         run, query = Run(columns.path, columns.cfg, {member: [] for member in columns.members}), request.query_params
         member = run.member(query["member"]) if "member" in query else columns.members[0]
-        event, cfg = columns.newest_update(member), columns.cfg
+        event, cfg = columns.newest_update(member), columns.cfg.of(member)
     values = {} if event is None else {str(name): value for name, value in event.values.items()}
-    own = cfg.settings_of(member)
-    settings = flat(cfg) | {f"{cfg.section}.{name}": value for name, value in asdict(own).items()}
+    settings, own = flat(cfg), cfg.settings_of()
     texts = fifteen_texts(cfg, own, images=_observes_images(columns, member)) if cfg.algo == "td3" else []
     return {
         "member": member.name,

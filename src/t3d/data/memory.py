@@ -30,12 +30,14 @@ class Memory:
         self.replay = _replay(spec, cfg, device)
         self.added, self.device = self.replay.added, self.replay.rows.device  # transitions ever added, per member
         self.carried = [0] * len(seeds)  # how many of these another run has collected
-        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, settings, seeds, gamma, cfg.replay)
+        n_steps = [cfg.replay_of(member).n_step for member in cfg.members]
+        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, settings, seeds, gamma, cfg.replay, n_steps)
         self.capture_safe = self.sampler.capture_safe and self.device.type == "cuda"  # whether graphs may record it
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         self._largest = [0.0] * len(seeds)
         gamma = settings.gamma if gamma is None else gamma
-        self.reward_scaler = RewardScaler(len(seeds), gamma, device) if cfg.scale_rewards else None
+        scales = [cfg.scales_rewards(member) for member in cfg.members]
+        self.reward_scaler = RewardScaler(len(seeds), gamma, device, scales) if any(scales) else None
 
     def add(self, *rollouts: Rollout) -> None:
         """Stores blocks of transitions, at most one per member; they may be empty."""

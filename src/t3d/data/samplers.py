@@ -33,9 +33,12 @@ class UniformSampler:
         seeds: Sequence[int],
         gamma: Coefficient | None = None,
         replay_cfg: ReplayConfig | None = None,
+        n_steps: Sequence[int] = (),
     ) -> None:
-        self.replay, self.n_step = replay, (replay_cfg or ReplayConfig()).n_step
+        """n_steps are those of members, if they differ in them."""
+        self.replay, self.n_step = replay, max(n_steps, default=(replay_cfg or ReplayConfig()).n_step)
         shape, device = (len(seeds), cfg.batch_size), replay.rows.device
+        self._n_steps = torch.tensor(n_steps, device=device).unsqueeze(1) if len({*n_steps}) > 1 else None
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
         if isinstance(gamma, Tensor):
             self._gamma = gamma.to(device, torch.float32).unsqueeze(1).expand(shape)
@@ -46,7 +49,7 @@ class UniformSampler:
     def sample(self) -> Batch:
         """Draws rows, and from each as many steps as its episode has, at most n_step."""
         index = self.replay.pick(self._streams.uniform())  # (M, B)
-        return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step)
+        return n_step_batch(self.replay, index, self._gamma, self._weight, self.n_step, self._n_steps)
 
     def added(self, *blocks: tuple[int, int, int]) -> None: ...  # member, and its transitions first to stop of the run
 
@@ -59,19 +62,21 @@ class UniformSampler:
         self._streams.restore(state["streams"])
 
 
-def n_step_batch(replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n: int) -> Batch:
+def n_step_batch(
+    replay: Replay, index: Tensor, gamma: Tensor, weight: Tensor, n: int, each: Tensor | None = None
+) -> Batch:
     """Gathers rows index (M, B) with the rewards of up to n steps: r + gamma r' + ..., and the state after the last.
 
     A row whose episode ends, was cut or has not gone further yet uses the steps there are; its discount is gamma to
-    the power of their number.
+    the power of their number. each (M, 1) is every member's n, where some have a smaller one.
     """
     if n == 1:
         s, a, r, terminated, s2 = replay.gather(index)
         return Batch(s, a, r, s2, terminated, gamma, weight, index)
     discount, last, r = gamma, index, replay.rewards(index)
-    for _ in range(n - 1):
+    for number in range(1, n):
         following = replay.links.next.gather(1, last)
-        goes_on = following >= 0
+        goes_on = following >= 0 if each is None else (following >= 0) & (number < each)
         last = torch.where(goes_on, following.long(), last)
         r = r + torch.where(goes_on, discount * replay.rewards(last), 0)
         discount = torch.where(goes_on, discount * gamma, discount)
@@ -95,8 +100,9 @@ class PrioritisedSampler(UniformSampler):
         seeds: Sequence[int],
         gamma: Coefficient | None = None,
         replay_cfg: ReplayConfig | None = None,
+        n_steps: Sequence[int] = (),
     ) -> None:
-        super().__init__(replay, cfg, seeds, gamma, replay_cfg)
+        super().__init__(replay, cfg, seeds, gamma, replay_cfg, n_steps)
         self._cfg = replay_cfg or ReplayConfig(sampling="proportional")
         members, device = len(seeds), replay.rows.device
         self.tree = SumTree(members, replay.capacity, device)
@@ -108,7 +114,7 @@ class PrioritisedSampler(UniformSampler):
     def sample(self) -> Batch:
         index = self.tree.find(self._streams.uniform())
         weight = self._importance(index) if self._cfg.sampling == "proportional" else self._weight
-        return n_step_batch(self.replay, index, self._gamma, weight, self.n_step)
+        return n_step_batch(self.replay, index, self._gamma, weight, self.n_step, self._n_steps)
 
     def added(self, *blocks: tuple[int, int, int]) -> None:
         """Gives new transitions the highest priority, so that each is likely to be drawn soon."""

@@ -4,6 +4,8 @@ updated when data is added, never when it is sampled: a row sampled often must n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -97,8 +99,11 @@ class RewardScaler:
     and while returns are constant. Rewards are stored unscaled: an old one is scaled as a new one is.
     """
 
-    def __init__(self, members: int, gamma: Coefficient, device: torch.device | str = "cpu") -> None:
-        self._members = range(members)
+    def __init__(
+        self, members: int, gamma: Coefficient, device: torch.device | str = "cpu", on: Sequence[bool] = (True,)
+    ) -> None:
+        """on: whether the rewards of a member are scaled, or of all."""
+        self._members, self._on = range(members), np.array(on)[:, None]
         self.moments = RunningMoments(members, 1)
         self._gamma = gamma.tolist() if isinstance(gamma, Tensor) else [gamma] * members
         self._newest: list[dict[int, tuple[int, int, float]]] = [{} for _ in range(members)]  # env: episode, step, G
@@ -122,7 +127,7 @@ class RewardScaler:
     def scale(self) -> NDArray[np.float64]:
         """(M, 1): what rewards are divided by."""
         std = np.sqrt(self.moments.variance)  # zero before the second return
-        return np.where(std < SMALLEST, 1.0, std)
+        return np.where(self._on & ~(std < SMALLEST), std, 1.0)
 
     def scaled(self, batch: Batch) -> Batch:
         """Scales the rewards of a batch; a sum of several steps' rewards as each of them would be."""

@@ -32,7 +32,7 @@ class OneUpdate(NamedTuple):
     """
 
     title: str  # of the run
-    cfg: Config
+    cfg: Config  # the member's own
     td3: Any  # settings of the algorithm, the member's own
     member: Member
     spec: Spec
@@ -83,7 +83,7 @@ def _of_checkpoint(run: Run, checkpoint: Checkpoint, name: str | None) -> OneUpd
     first, stop = memory.replay.kept(index)
     return OneUpdate(
         title=readable(run.path.name),
-        cfg=cfg,
+        cfg=cfg.of(member),
         td3=cfg.settings_of(member, learner.rule.settings),
         member=member,
         spec=spec,

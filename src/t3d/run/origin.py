@@ -140,9 +140,10 @@ def _of_run(cfg: Config, path: Path) -> Origin:
         raise UserError(f"{path} has no checkpoint to start from{why}; a policy of it will do: {path}/best/seed-N")
     state = checkpoint.state()
     then = merge(Config(), to_fields(state["config"]))
-    before = flat(then)
-    _refuse_unlike(path, {name: before[name] for name in MUST_FIT}, cfg)
     members, names = _members(cfg, then, path), then.member_names
+    for member, its_origin in zip(cfg.members, members, strict=True):
+        before = flat(then.of(then.members[its_origin]))
+        _refuse_unlike(path, {name: before[name] for name in MUST_FIT}, cfg.of(member))
     if diverged := {names[member] for member in members} & {*to_fields(state.get("stopped", {}))}:
         raise UserError(f"{min(diverged)} of {path} has diverged; start from another with --start-seed")
     return Origin(path, checkpoint.step, checkpoint, state, names, members)

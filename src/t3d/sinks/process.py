@@ -80,7 +80,8 @@ class Scalars:
         if name in self._ended and self._ended[name].step != event.step:
             yield self._rollout(name)
         if isinstance(event, EpisodeEnd):
-            self._episodes[name].append(event)
+            args = {f"args.{key}": value for key, value in event.args.items() if type(value) in (int, float)}
+            self._episodes[name].append(dataclasses.replace(event, metrics={**event.metrics, **args}))
             self._counts[name] = self._counts.get(name, 0) + 1
             self._ended[name] = event
             return

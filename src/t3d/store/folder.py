@@ -44,7 +44,7 @@ IN_METRICS: tuple[type[events.Event], ...] = (events.EpisodeEnd, events.Update, 
 FIELDS = dict.fromkeys(field.name for kind in IN_METRICS for field in dataclasses.fields(kind))
 NOT_IN_METRICS = {
     *("step", "member", "seed", "time", "chooses"),
-    *("returns", "lengths", "other_losses", "metrics", "metric_counts"),  # which do not fit into a table
+    *("returns", "lengths", "other_losses", "metrics", "metric_counts", "args"),  # which do not fit into a table
 }
 COLUMNS = [  # of metrics.csv, and then those of `info`
     *("event", "step", "member", "seed", "time"),
@@ -156,14 +156,16 @@ class RunFolder:
         if not isinstance(event, ONLY_IN_JOURNAL):
             self.events.write(line)
         if isinstance(event, IN_METRICS):
-            self._add_row(event, getattr(event, "metrics", {}))
+            args = {f"args.{name}": value for name, value in getattr(event, "args", {}).items()}
+            self._add_row(event, {**getattr(event, "metrics", {}), **args})
 
-    def _add_row(self, event: events.Event, metrics: Mapping[str, float]) -> None:
+    def _add_row(self, event: events.Event, metrics: Mapping[str, Any]) -> None:
         """Adds a row to metrics.csv, which has a column for each metric that is asked for or that the first row has."""
         if self._table is None:
             columns = self._metrics.first_line.split(",")  # of an earlier process
             if columns[0] != COLUMNS[0]:
-                columns = [*dict.fromkeys([*COLUMNS, *parse_metrics(self.cfg.env.metrics), *metrics])]
+                args = [f"args.{name}" for name in self.cfg.env.schedule]
+                columns = [*dict.fromkeys([*COLUMNS, *args, *parse_metrics(self.cfg.env.metrics), *metrics])]
             self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
             if self._metrics.is_empty:
                 self._table.writeheader()

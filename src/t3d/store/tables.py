@@ -127,6 +127,10 @@ class Table:
 
     def _columns_of(self, events: Sequence[Mapping[str, Any]], name: str) -> dict[Metric, Array]:
         values = [event.get(name) for event in events]
+        if name == "args":  # of which some may be words
+            values = [
+                {key: item for key, item in to_fields(each or {}).items() if type(item) in NUMBERS} for each in values
+            ]
         if Metric(self.kind, name) in NEEDED or not any(isinstance(value, dict | list) for value in values):
             return {Metric(self.kind, name): _drawable(_array(values, self._types[name]))}
         if max(_length(value) for value in values) > MOST_ENTRIES:
@@ -199,7 +203,7 @@ def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
     for field in dataclasses.fields(kind):
         annotation: Any = field.type
         wanted = field.name in (*ALWAYS, "summary") or field.name not in NOT_METRICS
-        if annotation == "dict[str, float]" and field.default_factory is not dataclasses.MISSING:
+        if str(annotation).startswith("dict[str, ") and field.default_factory is not dataclasses.MISSING:
             pattern += rb'(?:, "%s": \{\})?' % field.name.encode()  # optional, and empty
             continue
         if annotation in FORMS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,11 +13,12 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from t3d.config import EnvConfig
+from t3d.config import EnvConfig, plain
 from t3d.errors import UserError
 from t3d.policy.spec import Floats
 from t3d.types import Fault
-from t3d.world.guard import ENVIRONMENT_ERRORS, EnvGuard, Environment, Result, close_quietly
+from t3d.world.guard import ENVIRONMENT_ERRORS, EnvFactory, EnvGuard, Environment, Result, close_quietly
+from t3d.world.make import factory_for
 from t3d.world.pixels import open_env
 from t3d.world.spec import spec_of
 
@@ -26,12 +29,34 @@ class SingleEnvs:
     If one fails, its result carries the error, and the results of the others are kept.
     """
 
-    def __init__(self, envs: list[Environment]) -> None:
+    def __init__(self, envs: list[Environment], make_env: EnvFactory, cfg: EnvConfig) -> None:
         self.envs, self.count, self.spec = envs, len(envs), envs[0].guard.spec
         self.guards = [env.guard for env in envs]
+        self.make_env, self.cfg = make_env, cfg
+        self.seconds_to_make = 0.0  # of the newest environment that was made again
 
-    def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
-        return self.envs[position].reset(seed, episode)
+    def reset(self, position: int, seed: int, episode: int, args: Mapping[str, Any] | None = None) -> NDArray[Any]:
+        """Starts an episode, perhaps with other arguments: as options of reset, or in an environment made with them."""
+        env, options, needed = self.envs[position], dict[str, Any](), dict[str, Any]()
+        for name, value in (args or {}).items():
+            (options if name in env.reset_options else needed)[name] = value
+        if {**env.made_with, **needed} != env.made_with:
+            started = time.monotonic()
+            self._make_again(env, {**env.made_with, **needed})
+            env.reset(seed, episode, options)  # PyBullet differs on the first reset only
+            self.seconds_to_make = time.monotonic() - started
+        return env.reset(seed, episode, options)
+
+    def _make_again(self, env: Environment, args: dict[str, Any]) -> None:
+        env.guard.beat()
+        made = open_env(factory_for(self.make_env, replace(self.cfg, args=args)), self.cfg)
+        close_quietly(env, env.guard.where)
+        env.gym, env.made_with = made, args
+        if spec_of(made, self.cfg).to_dict() != self.spec.to_dict():
+            raise UserError(
+                f"{env.guard.where}: made with {plain(args)} it has other observations or actions than with "
+                f"{plain(self.cfg.args)}, and all environments of a run need the same"
+            )
 
     def step(self, actions: Floats) -> list[Result]:
         """Steps each environment with its action; with fewer actions than environments, the rest are not stepped."""
@@ -51,14 +76,17 @@ class VectorEnvBatch:
     def __init__(
         self, env: VectorEnv[Any, Any, Any], where: str, cfg: EnvConfig, beat: Callable[[], object] = int
     ) -> None:
-        self.env, self.count, self.spec = env, env.num_envs, spec_of(env, cfg)
+        self.env, self.count, self.spec, self.args = env, env.num_envs, spec_of(env, cfg), cfg.args
         names = [f"environment {index} of {where}" for index in range(self.count)]
         self.guards = [EnvGuard(self.spec, name, index, cfg, beat) for index, name in enumerate(names)]
         for position, guard in enumerate(self.guards):
             guard.metrics.position = position
         self.started = False
 
-    def reset(self, position: int, seed: int, episode: int) -> NDArray[Any]:
+    def reset(self, position: int, seed: int, episode: int, args: Mapping[str, Any] | None = None) -> NDArray[Any]:
+        if args not in (None, self.args):
+            raise UserError("the arguments of a VectorEnv stay as they are; start a new run with others")
+
         def reset_one(seed: int | None) -> tuple[Any, dict[str, Any]]:
             mask = np.full(self.count, not self.started)  # the first reset of a VectorEnv must reset all environments
             mask[position] = True
@@ -120,9 +148,12 @@ def open_batch(
             )
         if cfg.action_repeat > 1:
             raise UserError("env.action_repeat does not work on a VectorEnv; repeat actions inside its environments")
+        if cfg.schedule:
+            raise UserError("env.schedule does not work on a VectorEnv; draw arguments inside its environments")
         return VectorEnvBatch(first, where, cfg, beat)
     if not isinstance(first, gym.Env):
         raise UserError(f"the environment factory returned {type(first).__name__}, not a gymnasium.Env or VectorEnv")
     envs = [first, *(open_env(make_env, cfg) for _ in indices[1:])]
     indexed = zip(envs, indices, strict=True)
-    return SingleEnvs([Environment(env, f"environment {index} of {where}", cfg, index, beat) for env, index in indexed])
+    opened = [Environment(env, f"environment {index} of {where}", cfg, index, beat) for env, index in indexed]
+    return SingleEnvs(opened, make_env, cfg)

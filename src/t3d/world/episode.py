@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 import zlib
@@ -11,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.config import Config, Member
+from t3d.config import Config, EnvConfig, Member
 from t3d.errors import Diverged, StoppedEarly
-from t3d.files import to_count
+from t3d.files import fields_in, to_count
 from t3d.policy.acting import MemberPolicy
 from t3d.policy.spec import Floats, random_action, rounded
 from t3d.seeds import derive, stream
@@ -22,6 +23,7 @@ from t3d.world.batch import EnvBatch, open_batch
 from t3d.world.guard import ENVIRONMENT_ERRORS, BadValue, EnvFactory, Result
 from t3d.world.make import factory_for
 from t3d.world.noise import NOISES, Noise, scale_at, scale_factor
+from t3d.world.schedules import episode_args
 
 RECORDED_STEPS = 100_000  # of an episode in progress; a longer one restarts when the run is resumed; chosen
 MOST_FAILURES = 10  # episodes in a row that fail to start after a resume; chosen
@@ -38,6 +40,8 @@ class EpisodeCounters(NamedTuple):
 class EpisodeRunner:
     """The episode in progress in one environment of one member; its index determines every random stream in it."""
 
+    cfg: Config  # this and the next as MemberActor.use sets them
+    env: EnvConfig
     noise: Noise
     warm_up: np.random.Generator
     observation: NDArray[Any]
@@ -45,13 +49,14 @@ class EpisodeRunner:
     def __init__(
         self, cfg: Config, member: Member, index: int, env_batch: EnvBatch, position: int, counters: EpisodeCounters
     ) -> None:
-        self.cfg, self.seed, self.title, self.index = cfg, member.seed, member.title, index
+        self.seed, self.title, self.index = member.seed, member.title, index
         self.env_batch, self.position, self.counters = env_batch, position, counters
         self.scale = scale_factor(index, cfg.num_envs) if cfg.noise.per_env else 1.0
         self.fruitless = 0
         self.error: Exception | None = None  # why the episode in progress cannot continue
 
-    def begin(self, episode: int) -> None:
+    def begin(self, episode: int, taken: int, args: dict[str, Any] | None = None) -> None:
+        """Starts an episode after so many transitions of its member; one that is replayed, with the same arguments."""
         self.episode = self.counters.episodes[self.index] = episode
         self.total_reward, self.length = 0.0, 0
         self.actions: list[Floats] = []  # enough to replay the episode
@@ -59,19 +64,21 @@ class EpisodeRunner:
         noise, size = NOISES[self.cfg.noise.kind], self.env_batch.spec.action_size
         self.noise = noise(size, stream(self.seed, "exploration", *indices))
         self.warm_up = stream(self.seed, "warm-up", *indices)
-        self.observation = self.env_batch.reset(self.position, derive(self.seed, "environment", *indices), self.episode)
+        self.args = episode_args(self.env, self.seed, *indices, taken) if args is None else {**self.env.args, **args}
+        seed = derive(self.seed, "environment", *indices)
+        self.observation = self.env_batch.reset(self.position, seed, self.episode, self.args)
         self.trace = zlib.crc32(self.observation.tobytes())  # of everything the environment returned in this episode
 
-    def begin_after_failure(self, episode: int) -> None:
+    def begin_after_failure(self, episode: int, taken: int) -> None:
         for further in range(MOST_FAILURES):
             try:
-                return self.begin(episode + further)
+                return self.begin(episode + further, taken)
             except ENVIRONMENT_ERRORS as error:
                 failure = error
         raise failure
 
-    def advance(self, action: Floats, result: Result) -> EpisodeResult | None:
-        """Records the result of a step; returns the episode if it ended.
+    def advance(self, taken: int, action: Floats, result: Result) -> EpisodeResult | None:
+        """Records the result of a step, with which its member has taken so many; returns the episode if it ended.
 
         If the environment fails, now or when its next episode starts, `error` holds the exception.
         """
@@ -81,14 +88,16 @@ class EpisodeRunner:
         if self.error is not None or not (result.terminated or result.truncated):
             return None
         metrics = self.env_batch.guards[self.position].metrics.of_episode(result.info)
-        ended = EpisodeResult(self.index, self.episode, self.total_reward, self.length, result.terminated, 0, *metrics)
+        so_far = self.total_reward, self.length, result.terminated, 0
+        drawn = {name: self.args[name] for name in sorted(self.env.schedule)}
+        ended = EpisodeResult(self.index, self.episode, *so_far, *metrics, drawn)
         self.fruitless = 0 if self.length else self.fruitless + 1
         try:
             if self.fruitless == MOST_FRUITLESS:
                 text = f"{MOST_FRUITLESS} episodes in a row had a bad value in their first step, so none can be used"
                 fault = Fault(self.index, self.episode, 1, "every episode", text)
                 raise BadValue(f"environment {self.index} of {self.title}", fault)
-            self.begin(self.episode + 1)
+            self.begin(self.episode + 1, taken)
         except ENVIRONMENT_ERRORS as error:
             self.error = error
         return ended if ended.length else None
@@ -103,11 +112,14 @@ class EpisodeRunner:
 
     def state(self) -> State:
         """Everything that determines how this episode continues; replaying it restores the environment itself."""
+        given, drawn = self.env.args, self.env.schedule
+        own = {name: value for name, value in self.args.items() if name in drawn or given.get(name) != value}
         return {
             "episode": self.episode,
             "length": self.length,
             "trace": self.trace,
             "bad_values": int(self.counters.bad_values[self.index]),
+            "args": json.dumps(own, sort_keys=True),  # a text, because an argument may have any name and be of any kind
             "fruitless": self.fruitless,
             "failed": "" if self.error is None else str(self.error),
             "actions": np.array(self.actions, np.float32).reshape(-1, self.env_batch.spec.action_size),
@@ -134,13 +146,15 @@ class SavedEpisode(NamedTuple):
     length: int
     trace: int | None  # None: what the environment will return is unknown
     actions: Floats
+    args: dict[str, Any] | None = None  # besides env.args; None: unknown, as in checkpoints from before schedules
 
     @classmethod
     def of(cls, state: State) -> SavedEpisode:
         """Reads the saved episode; after a failure the next one, because the same actions would fail again."""
         if state.get("failed"):
             return cls(to_count(state["episode"]) + 1, 0, None, state["actions"][:0])
-        return cls(to_count(state["episode"]), to_count(state["length"]), to_count(state["trace"]), state["actions"])
+        episode, length, trace = (to_count(state[name]) for name in ("episode", "length", "trace"))
+        return cls(episode, length, trace, state["actions"], fields_in(state["args"]) if "args" in state else None)
 
 
 class MemberActor:
@@ -168,8 +182,11 @@ class MemberActor:
         self.use(cfg)
 
     def use(self, cfg: Config) -> None:
-        """Acts by these settings from now on."""
-        self.cfg, self.noise = cfg, cfg.noise
+        """Acts by these settings from now on: noise at once, arguments of environments from their next episodes on."""
+        self.cfg, who = cfg, cfg.members[self.member]
+        self.noise, env = cfg.noise_of(who), cfg.env_of(who)
+        for runner in self.runners:
+            runner.cfg, runner.env = cfg, env
 
     @property
     def counts(self) -> list[tuple[int, int]]:
@@ -178,7 +195,7 @@ class MemberActor:
     def begin(self) -> None:
         try:
             for runner in self.runners:
-                runner.begin(int(runner.counters.episodes[runner.index]) + 1)
+                runner.begin(int(runner.counters.episodes[runner.index]) + 1, self.taken)
         except BadValue as error:
             error.member = self.member
             raise
@@ -198,14 +215,14 @@ class MemberActor:
         results = self.env_batch.step(a) if runners else []
         numbers = [(runner.index, runner.episode, runner.length) for runner in runners]
         origins = np.array([(*at, result.ending) for at, result in zip(numbers, results, strict=True)], np.int32)
-        episodes = [runner.advance(*answer) for runner, *answer in zip(runners, a, results, strict=True)]
+        valid = [position for position, result in enumerate(results) if result.valid]
+        self.taken += len(valid)
+        episodes = [runner.advance(self.taken, *answer) for runner, *answer in zip(runners, a, results, strict=True)]
         self.error = next((runner.error for runner in runners if runner.error is not None), self.error)
         if isinstance(self.error, BadValue):
             self.error.member = self.member
-        valid = [position for position, result in enumerate(results) if result.valid]
         if len(valid) < len(results):
             s, a, origins, results = s[valid], a[valid], origins[valid], [results[position] for position in valid]
-        self.taken += len(valid)
         r_and_terminated = np.array([(result.reward, result.terminated) for result in results], np.float32)
         spec = self.env_batch.spec
         s2 = np.array([result.observation for result in results], spec.observation_dtype).reshape(s.shape)
@@ -267,7 +284,7 @@ class MemberActor:
                     f"environment {runner.index} of {self.title} {why} its episode {saved.episode}: "
                     "the next one starts, and the run continues, but not bit for bit"
                 )
-                runner.begin(saved.episode + 1)
+                runner.begin(saved.episode + 1, self.taken)
         return notes
 
     def _replay(self, saved: list[SavedEpisode], stop: threading.Event) -> None:
@@ -284,9 +301,11 @@ class MemberActor:
         for t in range(longest + 1):
             for runner, state, start in zip(self.runners, saved, starts, strict=True):
                 if t == start and state.trace is None:
-                    runner.begin_after_failure(state.episode)
-                elif t == start and not (t == 0 and runner.episode == state.episode):
-                    runner.begin(state.episode)
+                    runner.begin_after_failure(state.episode, self.taken)
+                elif t == start:
+                    args = {**runner.args, **(state.args or {})}
+                    if t > 0 or (runner.episode, runner.args) != (state.episode, args):
+                        runner.begin(state.episode, self.taken, state.args)
             if t == longest:
                 break
             if stop.is_set():
@@ -299,4 +318,4 @@ class MemberActor:
                 if t >= start and result.valid:
                     runner.record(action, result)
                 if result.error is None and (result.terminated or result.truncated):  # idle, or not reproducible
-                    runner.begin(runner.episode)
+                    runner.begin(runner.episode, self.taken, runner.args)

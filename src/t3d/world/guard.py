@@ -6,6 +6,7 @@ scales and clips mean the same everywhere.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -66,10 +67,12 @@ class Environment:
     ) -> None:
         cfg = cfg or EnvConfig()
         self.gym, self.action_repeat = env, cfg.action_repeat
+        self.made_with, self.reset_options = cfg.args, _reset_options(env, where)
         self.guard = EnvGuard(spec_of(env, cfg), where, index, cfg, beat)
 
-    def reset(self, seed: int, episode: int) -> NDArray[Any]:
-        return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed))
+    def reset(self, seed: int, episode: int, options: dict[str, Any] | None = None) -> NDArray[Any]:
+        given = {"options": options} if options else {}
+        return self.guard.begin(episode, seed, lambda seed: self.gym.reset(seed=seed, **given))
 
     def step(self, action: Floats) -> Result:
         """Takes an action in [-1, 1]; repeats stop when the episode ends, and their rewards are summed.
@@ -87,6 +90,17 @@ class Environment:
 
     def close(self) -> None:
         self.gym.close()
+
+
+def _reset_options(env: GymEnv, where: str) -> tuple[str, ...]:
+    """Returns the arguments that an environment declares to take as options of reset, too."""
+    names = (env.metadata or {}).get("reset_options", ())
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{where}: metadata['reset_options'] is {names!r:.60}; make it a list of names of arguments")
+    if names and "options" not in (takes := inspect.signature(env.unwrapped.reset).parameters):
+        known = ", ".join(takes) or "nothing"
+        raise UserError(f"{where}: metadata['reset_options'] names {', '.join(names)}, but its reset takes {known}")
+    return tuple(names)
 
 
 class EnvGuard:

@@ -24,6 +24,7 @@ from t3d.errors import OwnSignal, UserError
 from t3d.world.doctor.checks import CHECKS, images, play
 from t3d.world.guard import EnvFactory, EnvGuard, close_quietly
 from t3d.world.pixels import open_env
+from t3d.world.schedules import try_schedules
 from t3d.world.spec import name_of, spec_of
 
 CALL_SECONDS = 60.0  # for one call; chosen: compiling or loading a large simulator takes less
@@ -45,10 +46,11 @@ def examine(
         if not isinstance(env, gym.Env | VectorEnv):
             raise UserError(f"the environment factory returned {type(env).__name__}, not a gymnasium.Env or VectorEnv")
         try:
-            return _examine(env, cfg, begin_call)
+            warnings = _examine(env, cfg, begin_call)
         finally:
             begin_call("closing the environment")
             close_quietly(env, name_of(env))
+        return warnings + try_schedules(make_env, cfg, lambda: begin_call("the arguments of env.schedule"))
 
 
 def _examine(env: Any, cfg: EnvConfig, begin: Begin) -> list[str]:
