@@ -16,7 +16,7 @@ import tempfile
 import textwrap
 from typing import Any
 
-STEPS = 1_500
+STEPS = 600
 SETTINGS: dict[str, Any] = {"random_steps": 500, "eval.every_steps": 500, "eval.episodes": 2}
 
 
@@ -83,9 +83,9 @@ class StableBaselines3:
 
         saving = CheckpointCallback(500, "checkpoints", save_replay_buffer=True)
         TD3("MlpPolicy", "Pendulum-v1").learn(STEPS, callback=saving)
-        model = TD3.load("checkpoints/rl_model_1500_steps", env="Pendulum-v1")
-        model.load_replay_buffer("checkpoints/rl_model_replay_buffer_1500_steps")
-        model.learn(200, reset_num_timesteps=False)
+        model = TD3.load("checkpoints/rl_model_500_steps", env="Pendulum-v1")
+        model.load_replay_buffer("checkpoints/rl_model_replay_buffer_500_steps")
+        model.learn(100, reset_num_timesteps=False)
 
     def plot_the_curve(self, run: Any) -> Any:
         import gymnasium as gym

@@ -300,7 +300,7 @@ def test_settings_changed_before_the_first_step_are_those_of_a_run_that_was_star
         ({"gamma": 0.9}, "gamma cannot be changed while a run trains; these can: .*actor_lr"),
         ({"actor_lrr": 0.9}, "did you mean actor_lr"),
         ({"actor_lr": 2}, "td3.actor_lr=2 is out of range"),
-        ({"env_args": {"wind": 2}}, "env_args cannot be changed while a run trains"),
+        ({"env_args": {"winds": 2}}, "drones:Drone takes .*, and winds is none of them"),
     ],
 )
 def test_settings_that_cannot_be_changed_are_a_sentence(settings: dict[str, Any], sentence: str) -> None:
@@ -343,3 +343,31 @@ def test_an_environment_of_this_program_alone_is_played_by_what_makes_it() -> No
 def test_fine_tuning_starts_from_a_run(two_seeds: t3d.Run) -> None:
     run = small("tuned", seeds=[3], env_args={"wind": 0.5}, start_from=two_seeds).finish()
     assert "of two (seed-3)" in run.summary.origin
+
+
+class Windy(Drone):
+    """Remembers the wind of the steps that it made."""
+
+    winds: list[float] = []  # noqa: RUF012
+
+    def step(self, action: Any) -> Any:
+        self.winds.append(self.wind)
+        return super().step(action)
+
+
+def test_arguments_of_training_episodes_change_and_a_resume_keeps_them() -> None:
+    Windy.winds.clear()
+    run = small("windy", Windy, settings={"eval.every_steps": 1000})
+    for event in run:
+        if event.event == "episode" and event.step < 60:
+            assert {*Windy.winds} == {0.0}
+            run.set(env_args={"wind": 1.5})
+        if event.step >= 100:
+            break
+    assert {*Windy.winds} == {0.0, 1.5}
+    Windy.winds.clear()
+    run.finish()
+    assert Windy.winds[:10] == [1.5] * 10, "the last evaluation is calm"
+    (changed,) = {str(event.values) for event in events_of(run.path) if isinstance(event, SettingsChanged)}
+    assert changed == "{'env.args.wind': 1.5}"
+    assert load_config(run.path / "config.toml").env.args == {}

@@ -136,9 +136,9 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         self._training().tell(Logged, metrics=own_numbers(values))
 
     def set(self, **settings: Any) -> None:
-        """Changes settings from the next step on, e.g. exploration_noise=0.05; the log says so, a resume keeps it."""
+        """Changes settings from here on, e.g. exploration_noise=0.05 or env_args={"wind": 1.0}; a resume keeps it."""
         live = self._training()
-        live.tell(SettingsChanged, values=live_settings(live.cfg, settings))
+        live.tell(SettingsChanged, values=live_settings(live.cfg, self._make_env, settings))
 
     @property
     def _is_elsewhere(self) -> bool:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from t3d.config import Config, flat, merge_named
 from t3d.config.fields import settings_where
-from t3d.config.sweeps import noun, short, swept
+from t3d.config.sweeps import ENV_ARGS, noun, short, swept
 from t3d.errors import UserError, did_you_mean
+from t3d.world.batch import open_batch
+from t3d.world.factory import checked_factory
+from t3d.world.guard import EnvFactory
+from t3d.world.make import env_factory
 
 LIVE = settings_where(Config, lambda about: about.get("live", False))  # may be changed while a run trains
 NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
@@ -30,20 +35,27 @@ def own_numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def live_settings(cfg: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+def live_settings(cfg: Config, make_env: EnvFactory | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by their full names, converted and checked; raises if one cannot be changed in this run."""
     full_names = {short(name): name.replace("td3.", f"{cfg.section}.") for name in LIVE}
-    for given in settings:
-        if given.startswith(("env_args", "env.args")):
-            raise UserError("env_args cannot be changed while a run trains; start another run from it: start_from")
-        if given not in (*full_names, *full_names.values()):
-            hint = did_you_mean(given, full_names)
-            raise UserError(f"{given} cannot be changed while a run trains{hint}; these can: {', '.join(full_names)}")
-    values = {full_names.get(name, name): value for name, value in settings.items()}
+    given = {name: value for name, value in settings.items() if name != "env_args"}
+    for name in given:
+        if name not in (*full_names, *full_names.values()):
+            known = ", ".join([*full_names, "env_args"])
+            raise UserError(
+                f"{name} cannot be changed while a run trains{did_you_mean(name, full_names)}; these can: {known}"
+            )
+    env_args = {ENV_ARGS + name: value for name, value in settings.get("env_args", {}).items()}
+    values = {full_names.get(name, name): value for name, value in given.items()} | env_args
     for name in values:
         if name in swept(cfg.members):
             raise UserError(f"{name} is what the {noun(cfg.members)}s of this sweep differ in; it cannot be changed")
-        if cfg.actors_kind == "ray" and name.startswith("noise."):
-            raise UserError(f"{name} cannot be changed while actors={cfg.actors} act; with inline or local:N it can")
-    known = flat(merge_named(cfg, values))
-    return {name: known[name] for name in values}
+        if name.removeprefix(ENV_ARGS) in cfg.env.schedule:
+            raise UserError(f"{name} is in env.schedule, which sets it for each episode; it cannot be changed")
+    changed = merge_named(cfg, values)
+    if env_args:  # an episode is started with them, so that a mistake is a sentence and the run goes on
+        factory = env_factory(cfg.env) if make_env is None else checked_factory(make_env, cfg.env)
+        with closing(open_batch(factory, cfg.env, "run.set")) as batch:
+            batch.reset(0, 0, 0, changed.env.args)
+    known_values = flat(changed)
+    return {name: known_values[name] for name in values}
