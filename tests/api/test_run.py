@@ -271,13 +271,7 @@ def test_a_resume_keeps_changed_settings_to_the_last_bit(until: tuple[str, int])
 
 LIVE = {
     **{"noise.exploration_noise": 0.4, "noise.decay_steps": 50, "noise.final_noise": 0.02},
-    **{
-        "td3.actor_lr": 0.01,
-        "td3.critic_lr": 0.02,
-        "td3.tau": 0.3,
-        "td3.target_noise": 0.5,
-        "td3.target_noise_clip": 0.1,
-    },
+    **{"td3.actor_lr": 0.01, "td3.critic_lr": 0.02},
 }
 
 
