@@ -142,7 +142,8 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     @property
     def _is_elsewhere(self) -> bool:
-        return self._live is None and self._path is not None and peek(self._path)[0] in ALIVE
+        trains_here = self._live is not None and self._live.is_open
+        return not trains_here and self._folder is not None and peek(self._folder)[0] in ALIVE
 
     def _request(self, action: str) -> None:
         add_request(self.path, newest_session(self.path) or {}, action)
