@@ -78,12 +78,13 @@ class StableBaselines3:
         return TD3("MlpPolicy", "Pendulum-v1").learn(STEPS, progress_bar=True)
 
     def resume_after_a_kill(self, run: Any) -> Any:
+        import gymnasium as gym
         from stable_baselines3 import TD3
         from stable_baselines3.common.callbacks import CheckpointCallback
 
         saving = CheckpointCallback(500, "checkpoints", save_replay_buffer=True)
         TD3("MlpPolicy", "Pendulum-v1").learn(STEPS, callback=saving)
-        model = TD3.load("checkpoints/rl_model_500_steps", env="Pendulum-v1")
+        model = TD3.load("checkpoints/rl_model_500_steps", env=gym.make("Pendulum-v1"))
         model.load_replay_buffer("checkpoints/rl_model_replay_buffer_500_steps")
         model.learn(100, reset_num_timesteps=False)
 
