@@ -1,8 +1,8 @@
 """What metrics and a second evaluation set cost, for docs/lab/performance.md: `python experiments/conditions_cost.py`.
 
 Trains the drone of the guide with small networks, where updates hide least: plain, with five metrics, with a second set
-and metrics, and plain again, in turns. Prints the time of learning beside that of the plain training of the same round,
-without evaluations, and then what an evaluation takes. Nothing else may run on the machine.
+and metrics, and plain again, in turns. Prints the CPU time of learning, which other work on the machine disturbs
+least, beside that of the plain training of the same round, without evaluations, and then what an evaluation takes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     rounds = [{name: seconds(short, case) for name, case in CASES.items()} for _ in range(args.rounds)]
     evaluated = {"total_steps": RANDOM_STEPS + 1, "eval": {"every_steps": 100, "episodes": 10}}
     print(f"{machine()}, torch {torch.__version__}, {args.rounds} rounds of {args.steps:,} steps")
-    print("| | time of learning against plain | least to most | an evaluation of 10 episodes |\n|---|---|---|---|")
+    print("| | CPU time of learning against plain | least to most | an evaluation of 10 episodes |\n|---|---|---|---|")
     for name, case in CASES.items():
         ratios = [of_round[name] / of_round["plain"] for of_round in rounds]
         evaluation = median(evaluation_seconds(evaluated, case) for _ in range(3))
@@ -53,10 +53,10 @@ def config(*changes: dict[str, Any]) -> t3d.Config:
 
 
 def seconds(*changes: dict[str, Any]) -> float:
-    """How long a training takes from when it begins to learn until its last report."""
+    """The CPU time of a training from when it begins to learn until its last report."""
     with tempfile.TemporaryDirectory() as root:
         reports = [
-            time.perf_counter()
+            time.process_time()
             for event in t3d.train(config(*changes, {"run": {"root": root}}))
             if event.event == "update"
         ]
@@ -64,10 +64,10 @@ def seconds(*changes: dict[str, Any]) -> float:
 
 
 def evaluation_seconds(*changes: dict[str, Any]) -> float:
-    """How long an evaluation takes: between random actions, so that nearly all the time is theirs."""
+    """The CPU time of an evaluation: between random actions, so that nearly all of it is theirs."""
     with tempfile.TemporaryDirectory() as root:
         times = [
-            time.perf_counter()
+            time.process_time()
             for event in t3d.train(config(*changes, {"run": {"root": root}}))
             if event.event == "eval" and event.chooses
         ]

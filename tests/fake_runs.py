@@ -24,6 +24,7 @@ def write_run(
     returns: Mapping[int, Sequence[float]],
     *,
     env: str = "Pendulum-v1",
+    metrics: Sequence[str] = (),
     events: Iterable[Event] = (),
     diverged: Iterable[int] = (),
     after: int = 1,
@@ -32,7 +33,8 @@ def write_run(
 ) -> Path:
     """A run with these returns of each seed, or of each member in their order; the diverged ones stopped soon after."""
     seeds = settings.pop("seeds", [*returns])
-    cfg = merge(Config(), {"env": {"id": env}, "seeds": seeds, "run": {"name": path.name}, **settings})
+    environment = {"id": env, "metrics": metrics}
+    cfg = merge(Config(), {"env": environment, "seeds": seeds, "run": {"name": path.name}, **settings})
     lines: list[Event] = [session(path, cfg)]
     lines += [
         evaluation(member, cfg.member_seeds[member], place * every, value)

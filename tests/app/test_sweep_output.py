@@ -240,7 +240,7 @@ def test_no_warning_of_matplotlib_reaches_the_user(tmp_path: Path) -> None:
 def test_runs_show_folds_names_and_drops_columns_only_if_it_must(sweep: tuple[str, ...]) -> None:
     run = run_of(sweep, (0, 1), lambda place: [0, -12_345.6 - place, -12_345.6 + 1000 * place])
     console = Console(width=80, record=True, file=io.StringIO())
-    entry: Any = SimpleNamespace(members=run.cfg.members, path=run.path, fresh=None)
+    entry: Any = SimpleNamespace(members=run.cfg.members, path=run.path, fresh=None, config={})
     show_results(entry, run.evals, set(), console)
     _, _, table = console.export_text().partition("Mean return in evaluation")
     narrow = sweep == LONGEST

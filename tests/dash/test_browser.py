@@ -282,6 +282,21 @@ def test_quantiles_are_named_in_words(context: BrowserContext, tmp_path: Path) -
         page.close()
 
 
+def test_each_metric_of_info_has_a_chart_with_all_sets(context: BrowserContext, tmp_path: Path) -> None:
+    said = [replace(evaluation(0, 0, step, 1.0), metrics={"success": 1.0, "energy": 3.0}) for step in (0, 1000)]
+    windy = [replace(each, set="windy", chooses=False, metrics={"success": 0.5, "energy": 4.0}) for each in said]
+    sets: dict[str, dict[str, int]] = {"calm": {}, "windy": {}}
+    write_run(tmp_path / "a", {0: []}, metrics=["energy:sum"], events=[*said, *windy], eval={"sets": sets})
+    with served(tmp_path) as access:
+        page = open_page(context, address_of(access), "#/run/a")
+        newest = page.get_by_role("region", name="Info: energy").locator(".newest")
+        expect(newest).to_have_text("energy 3, energy windy 4 at step 1,000")
+        success = page.get_by_role("region", name="Success (share of the episodes)").locator(".newest")
+        expect(success).to_have_text("in evaluations 1, in evaluations windy 0.5 at step 1,000")
+        expect(page.get_by_role("region", name="Info")).to_have_count(1)
+        page.close()
+
+
 def test_zooming_into_one_chart_zooms_all_and_asks_for_more_detail(context: BrowserContext, tmp_path: Path) -> None:
     updates = [update(0, 0, step, float(step % 7)) for step in range(100, 20_000, 10)]
     write_run(tmp_path / "a", {0: [1.0, 2.0]}, events=updates)

@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 
 from t3d.insight.statistics import (
     Array,
+    Estimate,
+    Interval,
+    at_least_newcombe,
+    at_least_wilson,
     band,
     difference,
     estimate,
@@ -23,6 +27,7 @@ from t3d.insight.statistics import (
     on_common_steps,
     performance_profile,
     probability_of_improvement,
+    rate_interval,
     reached,
     relative_to,
     resample,
@@ -108,6 +113,32 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     assert estimate(mean, [np.array([1.0, 2.0]), np.array([5.0])]) == (3.25, None)
+
+
+def test_a_rates_interval_is_wilsons_where_all_seeds_agree_and_the_bootstraps_where_they_do_not() -> None:
+    ends = scipy.stats.binomtest(50, 50).proportion_ci(method="wilson")
+    alike = at_least_wilson(estimate(mean, [np.ones(5)]), 50)
+    assert alike.interval == pytest.approx((ends.low, ends.high), abs=1e-4)
+    apart = estimate(mean, [np.array([0.0, 1.0, 0.0, 1.0, 1.0])])
+    assert at_least_wilson(apart, 5000) == apart
+    assert at_least_wilson(estimate(mean, [np.ones(1)]), 10).interval is None
+
+
+def test_the_difference_of_rates_is_newcombes() -> None:
+    """56 of 70 against 48 of 80: method 10 of Newcombe (1998), table II."""
+    groups = [Estimate(count / of, rate_interval(count, of)) for count, of in ((56, 70), (48, 80))]
+    apart = at_least_newcombe(Estimate(0.2, Interval(0.2, 0.2)), *groups)
+    assert apart.interval == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
+def test_an_interval_of_a_rate_holds_it_where_that_of_seeds_alone_does_not() -> None:
+    rng, rate, episodes = np.random.default_rng(0), 0.98, 10
+    held = np.zeros(2)
+    for _ in range(300):
+        alone = estimate(mean, [rng.binomial(episodes, rate, 5) / episodes], resamples=300)
+        both = alone, at_least_wilson(alone, 5 * episodes)
+        held += [each.interval is not None and each.interval.low <= rate <= each.interval.high for each in both]
+    assert held[0] < 0.75 * 300 < 0.95 * 300 <= held[1]
 
 
 def test_a_profile_counts_the_seeds_at_or_above_each_threshold() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +21,8 @@ import t3d
 from drones import Drone
 from run_folders import assert_equal, events_of, folder_of, run
 from t3d.config import Config, Member, load_config
-from t3d.errors import UserError
-from t3d.events import Eval
+from t3d.errors import NothingLeft, UserError
+from t3d.events import End, Eval, Event, Resumed
 from t3d.seeds import derive
 from t3d.sinks.process import Scalars
 from t3d.store.columns import read_columns
@@ -182,15 +186,43 @@ def test_a_killed_run_with_arguments_wrappers_and_sets_is_resumed_exactly(
 
 
 @pytest.mark.slow
-def test_killed_at_ten_random_moments_it_is_resumed_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes: dict[str, Any] = {"sweep": ["env.args.wind=0,1"], "seeds": [0, 1], "normalise_observations": True}
+@pytest.mark.timeout(900)
+def test_killed_at_ten_random_moments_it_is_resumed_exactly(tmp_path: Path) -> None:
+    """SIGKILL, to the command line, with everything that the drone of the guide says about itself."""
+    tests = Path(__file__).parents[1]
+    metrics = ["distance:last", "energy:sum", "reward_near:mean"]
+    drone = {"id": f"{tests.parent / 'examples' / 'drone.py'}:Drone", "args": {"tolerance": 0.5}, "metrics": metrics}
+    changes: dict[str, Any] = {
+        "env": {**drone, "wrappers": [f"{tests / 'drones.py'}:Halved"], "num_envs": 2},
+        "eval": {"sets": {"calm": {"wind": 0}, "windy": {"wind": 3}}, "best_by": "distance:min", "every_steps": 200},
+        **{"sweep": ["env.args.wind=0,1"], "seeds": [0, 1], "normalise_observations": True},
+        **{"total_steps": 1500, "keep_policies": 400, "checkpoint": {"every_steps": 100}, "log": {"every_steps": 20}},
+    }
+    began = time.monotonic()
     whole = folder_of(run(config(tmp_path, "straight", **changes), tmp_path))
-    for step in random.Random(35).sample(range(1, 299), 10):
-        killed = broken_off(monkeypatch, config(tmp_path, "stopped", **changes), step, kill=True)
-        list(t3d.resume(killed))
-        assert_equal(whole, killed)
-        for folder in ("stopped", "killed"):
-            shutil.rmtree(tmp_path / folder)
+    took, chance, kills, folders = time.monotonic() - began, random.Random(35), 0, [tmp_path / "killed-0"]
+    while kills < 10:
+        name = ["--run.root", str(tmp_path), "--run.name", folders[-1].name, "--resume-or-start", "--no-video"]
+        command = [sys.executable, "-m", "t3d", "train", "--config", str(whole / "config.toml"), *name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+            assert training.stdout is not None
+            next((line for line in training.stdout if line.startswith("step")), None)
+            time.sleep(chance.uniform(0, took / 3))
+            training.kill()
+        kills += training.returncode == -signal.SIGKILL
+        if said(folders[-1], "events.jsonl", End):
+            folders.append(tmp_path / f"killed-{len(folders)}")
+    resumed = sum(said(folder, "journal.jsonl", Resumed) for folder in folders)
+    assert resumed >= 5, f"only {resumed} of {kills} kills came while it trained"
+    for folder in filter(Path.is_dir, folders):
+        with suppress(NothingLeft):
+            list(t3d.resume(folder))
+        assert_equal(whole, folder)
+
+
+def said(folder: Path, file: str, kind: type[Event]) -> int:
+    """How often; the last line may be torn."""
+    return (folder / file).read_text().count(f'"{kind.event}"') if (folder / file).is_file() else 0
 
 
 def test_actor_processes_evaluate_the_same_sets_as_one_process(tmp_path: Path, straight: Path) -> None:

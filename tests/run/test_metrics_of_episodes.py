@@ -132,6 +132,24 @@ def test_metrics_are_in_events_tables_and_files(trained: Path, capsys: pytest.Ca
     assert main(["plot", str(trained), "--metric", "sucess"]) == 2 and "did you mean success" in capsys.readouterr().err
 
 
+def test_success_is_shown_beside_returns_in_every_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = small(tmp_path, "sets", eval={"best_by": "success", "sets": {"calm": {}, "odd": {}}}, seeds=[0, 1])
+    list(t3d.train(cfg))
+    assert main(["runs", "show", "sets", "--root", str(tmp_path)]) == 0
+    shown, columns = capsys.readouterr().out, read_columns(tmp_path / "sets")
+    assert "Mean return and success in evaluation (best: by eval.best_by, of" in shown
+    calm, odd = columns.evaluations(), columns.evaluations("odd")
+    steps = [next(each.step for each in reversed(evals) if each.best) for evals in calm.values()]
+    pairs = zip(odd.values(), steps, strict=True)
+    rate = np.mean([each.metrics["success"] for evals, step in pairs for each in evals if each.step == step])
+    (line,) = (line for line in shown.splitlines() if "odd: mean return of the best policies" in line)
+    assert f", success {100 * rate:.0f} %, " in line
+    assert main(["report", str(tmp_path / "sets")]) == 0
+    page = (tmp_path / "sets" / "report.html").read_text(encoding="utf-8")
+    assert "Info: energy" in page and ">in evaluations odd<" in page and "Info: success" not in page
+    assert "with the best evaluation by success, at step" in page and "chosen by success from" in page
+
+
 def test_policies_are_kept_at_every_multiple_of_so_many_steps(trained: Path) -> None:
     kept = sorted(path.relative_to(trained / "policies") for path in (trained / "policies").rglob("*.safetensors"))
     assert [*map(str, kept)] == [f"step-{step}/seed-{seed}.safetensors" for step in (140, 70) for seed in (0, 1)]

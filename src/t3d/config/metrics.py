@@ -20,11 +20,6 @@ class Criterion(NamedTuple):
     metric: str = RETURN
     lowest: bool = False
 
-    @property
-    def words(self) -> str:
-        """by success, or by lowest distance; nothing if it is the return."""
-        return "" if self == Criterion() else f" by {'lowest ' if self.lowest else ''}{self.metric}"
-
     def rank(self, mean_return: float, metrics: Mapping[str, float]) -> tuple[float, float]:
         """Returns what is compared, the larger the better: the score, without the metric -inf, then the return."""
         value = mean_return if self.metric == RETURN else metrics.get(self.metric, math.nan)

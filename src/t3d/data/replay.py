@@ -108,10 +108,11 @@ class Replay:
         chosen = (self._first + index).view(-1)
         if self.rows.device.type != "cpu":
             return self._split(self._all_rows.index_select(0, chosen), index.shape)
-        if (which, index.shape) not in self._gathered:
+        known = self._gathered.get((which, index.shape))
+        if known is None:
             rows = self.rows.new_empty(len(chosen), self.rows.shape[-1])
-            self._gathered[which, index.shape] = rows, self._split(rows, index.shape)
-        rows, columns = self._gathered[which, index.shape]
+            known = self._gathered[which, index.shape] = rows, self._split(rows, index.shape)
+        rows, columns = known
         torch.index_select(self._all_rows, 0, chosen, out=rows)
         return columns
 

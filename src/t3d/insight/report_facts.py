@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.config import Member
+from t3d.config.metrics import RETURN
 from t3d.config.sweeps import counted, swept, values_title
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Note, Resumed
@@ -182,9 +183,9 @@ def fresh_in_words(facts: Facts) -> str:
     title = f"The best policy of {best.member.title}, of step {about['step']:,},"
     evaluated = ""
     if isinstance(about.get("mean_return"), float):
-        by, of = facts.run.cfg.criterion.words, facts.run.compared_evals(best.member)
-        which = f"{number_text(about['mean_return'])}, {f'chosen{by} from' if by else 'the highest of'} {of}"
-        evaluated = f" Its best evaluation was {which}."
+        by, of = facts.run.cfg.eval.best_by, facts.run.compared_evals(best.member)
+        which = f"the highest of {of}" if by == RETURN else f"chosen by {by} from {of}"
+        evaluated = f" Its best evaluation was {number_text(about['mean_return'])}, {which}."
     if fresh is None:
         return f"{title} has played no fresh episodes yet; t3d eval {facts.run.path} plays them.{evaluated}"
     untrained = "" if about["updates"] else " No evaluation beat this one, which is untrained."
@@ -216,7 +217,7 @@ def card(facts: Facts) -> list[tuple[str, str]]:
     observed = [counted(spec.observation_size, "value")] if spec.observation_size else []
     observed += [f"an image of {size_of(image)}" for image in spec.images]
     frames = f" ({spec.stack} frames)" if spec.stack > 1 else ""
-    evaluation = f"best evaluation{cfg.criterion.words}, at step {best.policy.about['step']:,}"
+    evaluation = f"best evaluation by {cfg.eval.best_by}, at step {best.policy.about['step']:,}"
     chosen = f"Of {best.member.title}, the policy with the {evaluation}."
     if best.choice is not None:
         same = "those below" if best.fresh and best.fresh.of > 1 else "others than those below"

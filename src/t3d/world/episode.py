@@ -213,8 +213,9 @@ class MemberActor:
             self.error = Diverged(f"the action for environment {runner.index} of {self.title} is {action}")
             runners, s, a = [], s[:0], a[:0]
         results = self.env_batch.step(a) if runners else []
-        numbers = [(runner.index, runner.episode, runner.length) for runner in runners]
-        origins = np.array([(*at, result.ending) for at, result in zip(numbers, results, strict=True)], np.int32)
+        pairs = zip(runners, results, strict=True)
+        steps = [(runner.index, runner.episode, runner.length, result.ending) for runner, result in pairs]
+        origins = np.array(steps, np.int32)
         valid = [position for position, result in enumerate(results) if result.valid]
         self.taken += len(valid)
         episodes = [runner.advance(self.taken, *answer) for runner, *answer in zip(runners, a, results, strict=True)]

@@ -116,14 +116,13 @@ class Descent:
         self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
         *layers, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
-            # A batched product needs a contiguous result, which the rows of gradient are not.
-            (x.mT, g, torch.empty_like(weight, memory_format=torch.contiguous_format), weight, bias)
+            (x.mT, g, contiguous(weight), weight, bias)
             for x, g, (weight, bias, *_) in zip(path.inputs, path.d_hidden, layers, strict=False)
         ]
         for norm, (_, _, d_scale, d_shift) in zip(path.norms, layers, strict=False):
             norm.d_scale, norm.d_shift = d_scale, d_shift
-        self._turned = torch.empty_like(turned(weight), memory_format=torch.contiguous_format)  # (K, out, size)
         self._weight, self._bias = turned(weight), bias.squeeze(1)
+        self._turned = contiguous(self._weight)  # (K, out, size)
 
     def step(self, rate: float) -> None:
         """Performs adam_step after backward; torch's fused Adam needs only one pass over memory."""
@@ -264,6 +263,11 @@ def carve(memory: Tensor, count: int, batch: int, sizes: tuple[int, ...]) -> lis
         pieces.append(memory[start:stop].view(count, batch, size))
         start = stop
     return pieces
+
+
+def contiguous(matrices: Tensor) -> Tensor:
+    """What a batched product can write to: these matrices, as of one network, or others of their size."""
+    return matrices if matrices.is_contiguous() else torch.empty_like(matrices, memory_format=torch.contiguous_format)
 
 
 def turned(matrices: Tensor) -> Tensor:
