@@ -42,12 +42,15 @@ if TYPE_CHECKING:
     from t3d.run.live import LiveRun
 
 Numbers: TypeAlias = NDArray[np.float64]
+Seed: TypeAlias = int | str | None  # in a sweep the name of a member
+Out: TypeAlias = str | Path | None  # None: in the run's folder
+Axis: TypeAlias = Literal["steps", "time"]
 
 
 class Source(TypedDict, total=False):
     """Which policy of a run, and where it plays."""
 
-    seed: int | str | None  # None: the best one on fresh episodes
+    seed: Seed  # None: the best one on fresh episodes
     which: Which
     env: str | None  # None: the one in which the best policies were chosen
     env_args: Mapping[str, Any] | None  # on top of those that the environment has
@@ -167,15 +170,14 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         """Its evaluations, in order."""
         return [event for event in read_events(self.path, [Eval]) if isinstance(event, Eval)]
 
-    def column(self, name: str, seed: int | str | None = None) -> Column:
+    def column(self, name: str, seed: Seed = None) -> Column:
         """Returns a metric, e.g. q_bias, by step and seed; docs/metrics.md has all their names."""
         metrics, columns = read_metric([self.path], name)
         if len(metrics) > 1:
             raise UserError(f"{name} has several entries; name one: {', '.join(metric.name for metric in metrics)}")
         known = columns[self.path].series(metrics[0])
         if seed is not None and None not in known:
-            member = reader.open_run(self.path).member(seed)
-            series = known[member]
+            series = known[reader.open_run(self.path).member(seed)]
             return Column(series.steps, series.values)
         steps = np.unique(np.concatenate([series.steps for series in known.values()]))
         values = np.full((len(steps), len(known)), np.nan)
@@ -190,18 +192,11 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         events = read_events(self.path, KINDS)
         return pd.DataFrame([{"event": each.event, **vars(each), **getattr(each, "metrics", {})} for each in events])
 
-    def plot(
-        self,
-        metric: str = RETURN,
-        *,
-        seed: int | str | None = None,
-        x: Literal["steps", "time"] = "steps",
-        smooth: int = 1,
-    ) -> Figure:
+    def plot(self, metric: str = RETURN, *, seed: Seed = None, x: Axis = "steps", smooth: int = 1) -> Figure:
         """Draws a metric, the mean over seeds unless one is named; smooth: over so many reports."""
         return draw_curves([reader.open_run(self.path)], metric=metric, seed=seed, x=x, smooth=smooth)
 
-    def policy(self, seed: int | str | None = None, which: Which = "best") -> SavedPolicy:
+    def policy(self, seed: Seed = None, which: Which = "best") -> SavedPolicy:
         """Loads a policy: a seed's, or the best as far as the folder says."""
         run = reader.open_run(self.path)
         return run.policy(recorded_best(run) if seed is None else run.member(seed), which)
@@ -213,12 +208,7 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         return evaluate(self, episodes, **source)
 
     def record(
-        self,
-        out: str | Path | None = None,
-        *,
-        episodes: int | None = None,
-        steps: int | None = None,
-        **source: Unpack[Source],
+        self, out: Out = None, *, episodes: int | None = None, steps: int | None = None, **source: Unpack[Source]
     ) -> Path:
         """Records a video, video.mp4 in its folder; source as in evaluate."""
         choose_graphics()  # before the environment's file can import MuJoCo
@@ -228,21 +218,14 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         """Compares others with this one, as t3d.compare does."""
         return compare(self, *others, metric=metric, names=names)
 
-    def report(self, out: str | Path | None = None) -> Path:
+    def report(self, out: Out = None) -> Path:
         """Writes one HTML file about it, report.html in its folder."""
         return report(self, out=out)
 
-    def export(
-        self,
-        kind: Literal["onnx", "c"] = "onnx",
-        out: str | Path | None = None,
-        *,
-        seed: int | str | None = None,
-        which: Which = "best",
-    ) -> Path:
+    def export(self, kind: Literal["onnx", "c"] = "onnx", out: Out = None, *, seed: Seed = None) -> Path:
         """Writes a policy as one file, after comparing it with the policy: policy.onnx or policy.c in its folder."""
         run = reader.open_run(self.path)
-        return export(run, kind, out, None if seed is None else run.member(seed), which).path
+        return export(run, kind, out, None if seed is None else run.member(seed)).path
 
 
 def train(
