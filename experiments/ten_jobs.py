@@ -119,10 +119,14 @@ class StableBaselines3:
         import torch
 
         class Policy(torch.nn.Module):
-            def forward(self, observation: torch.Tensor) -> torch.Tensor:
-                return run.policy.unscale_action(run.policy.actor(observation))
+            def __init__(self) -> None:
+                super().__init__()
+                self.actor = run.policy.actor
 
-        torch.onnx.export(Policy(), torch.randn(1, 3), "policy.onnx", input_names=["observation"])
+            def forward(self, observation: torch.Tensor) -> torch.Tensor:
+                return self.actor(observation)  # actions in [-1, 1], which are left to be rescaled by hand
+
+        torch.onnx.export(Policy(), torch.randn(1, 3), "policy.onnx", input_names=["observation"], dynamo=False)
 
     def record_a_video(self, run: Any) -> Any:
         import gymnasium as gym

@@ -361,7 +361,7 @@ def test_arguments_of_training_episodes_change_and_a_resume_keeps_them() -> None
     assert {*Windy.winds} == {0.0, 1.5}
     Windy.winds.clear()
     run.finish()
-    assert Windy.winds[:10] == [1.5] * 10, "the last evaluation is calm"
+    assert Windy.winds.count(1.5) >= 20, "where it is trained on; it is evaluated in calm air"
     (changed,) = {str(event.values) for event in events_of(run.path) if isinstance(event, SettingsChanged)}
     assert changed == "{'env.args.wind': 1.5}"
     assert load_config(run.path / "config.toml").env.args == {}
