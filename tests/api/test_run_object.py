@@ -93,6 +93,13 @@ def test_a_mistake_is_a_sentence_before_anything_is_written(given: dict[str, Any
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("env", [Drone(), 3])
+def test_what_makes_no_environment_is_a_sentence(env: Any) -> None:
+    with pytest.raises(UserError, match="pass a function that makes them|cannot be called; pass a function"):
+        small("run", env).finish()
+    assert not Path("runs").exists()
+
+
 def test_a_preset_and_settings_that_have_another_are_a_sentence() -> None:
     with pytest.raises(UserError, match="preset=quick, and preset=paper is given; leave one of them out"):
         t3d.train(t3d.preset("quick"), preset="paper")
@@ -163,6 +170,8 @@ def test_policies_evaluations_and_files_of_a_run(two_seeds: t3d.Run) -> None:
 def test_runs_are_listed_and_compared(two_seeds: t3d.Run) -> None:
     other = small("other", env_args={}, seeds=[5]).finish()
     assert [run.name for run in t3d.runs("runs", search="other")] == ["other"]
+    with pytest.raises(UserError, match="runs are sorted by time, return, name, steps, not by length"):
+        t3d.runs("runs", sort="length")
     compared = two_seeds.compare(other, names=["two", "other"])
     assert [row.name for row in compared.rows] == ["two", "other"]
     assert "two" in repr(compared) and "<table" in compared._repr_html_()

@@ -248,7 +248,7 @@ def train(
     what another run has learned. Setting stop ends the run with a checkpoint; setting save asks for one.
     """
     if not isinstance(env, Config | Mapping | str):
-        make_env = partial(env, **env_args or {})
+        make_env = partial(env, **env_args) if env_args else env
         env, env_args = {}, None
     values: dict[str, Any] = {
         "total_steps": total_steps,
