@@ -95,7 +95,7 @@ def test_a_mistake_is_a_sentence_before_anything_is_written(given: dict[str, Any
 
 @pytest.mark.parametrize("env", [Drone(), 3])
 def test_what_makes_no_environment_is_a_sentence(env: Any) -> None:
-    with pytest.raises(UserError, match="pass a function that makes them|cannot be called; pass a function"):
+    with pytest.raises(UserError, match=r"pass a function that makes them|cannot be called; pass a function"):
         small("run", env).finish()
     assert not Path("runs").exists()
 
