@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +198,12 @@ def test_a_run_that_another_thread_stops_ends_and_can_be_finished() -> None:
     assert isinstance(end, End) and end.reason == "stopped" and end.saved
     assert next(iter(run)).event == "resumed"
     run.close()
+
+
+def test_a_run_whose_folder_is_gone_has_a_name() -> None:
+    run = small("run").finish()
+    shutil.rmtree(run.path)
+    assert repr(run) == "<the run runs/run, which cannot be read>"
 
 
 def test_save_writes_a_checkpoint_before_the_training_goes_on() -> None:

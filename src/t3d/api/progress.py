@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from t3d.config import Config, merge
+from t3d.errors import UserError
 from t3d.events import Eval, Event, Session
 from t3d.files import display_path
 from t3d.insight.curves import DrawnRun
@@ -42,8 +43,9 @@ def shown(run: Run, progress: bool | None) -> Iterator[Callable[[Event], object]
     try:
         yield view.show if view else lambda event: None
     except KeyboardInterrupt:
-        where = repr(display_path(run.path))
-        ending = f"stopped at step {run.step:,} and saved; finish() continues it, later t3d.open_run({where}).finish()"
+        with suppress(UserError):  # it has not begun
+            later = f"t3d.open_run({display_path(run.path)!r}).finish()"
+            ending = f"stopped at step {run.step:,} and saved; finish() continues it, later {later}"
         raise
     finally:
         if view:

@@ -96,7 +96,10 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
     def __repr__(self) -> str:
         if self._live is not None and (self._live.is_open or self._folder is None):
             return repr(self._live)
-        return f"<the run {display_path(self.path)}, {peek(self.path)[0]} at step {self.step:,}>"
+        try:
+            return f"<the run {display_path(self.path)}, {peek(self.path)[0]} at step {self.step:,}>"
+        except (UserError, OSError):  # it may have been removed
+            return f"<the run {display_path(self.path)}, which cannot be read>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What a notebook shows; nothing twice in the cell that has just trained it."""
