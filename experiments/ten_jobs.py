@@ -16,7 +16,7 @@ import tempfile
 import textwrap
 from typing import Any
 
-STEPS = 1_500
+STEPS = 600
 SETTINGS: dict[str, Any] = {"random_steps": 500, "eval.every_steps": 500, "eval.episodes": 2}
 
 
@@ -78,14 +78,15 @@ class StableBaselines3:
         return TD3("MlpPolicy", "Pendulum-v1").learn(STEPS, progress_bar=True)
 
     def resume_after_a_kill(self, run: Any) -> Any:
+        import gymnasium as gym
         from stable_baselines3 import TD3
         from stable_baselines3.common.callbacks import CheckpointCallback
 
         saving = CheckpointCallback(500, "checkpoints", save_replay_buffer=True)
         TD3("MlpPolicy", "Pendulum-v1").learn(STEPS, callback=saving)
-        model = TD3.load("checkpoints/rl_model_1500_steps", env="Pendulum-v1")
-        model.load_replay_buffer("checkpoints/rl_model_replay_buffer_1500_steps")
-        model.learn(200, reset_num_timesteps=False)
+        model = TD3.load("checkpoints/rl_model_500_steps", env=gym.make("Pendulum-v1"))
+        model.load_replay_buffer("checkpoints/rl_model_replay_buffer_500_steps")
+        model.learn(100, reset_num_timesteps=False)
 
     def plot_the_curve(self, run: Any) -> Any:
         import gymnasium as gym
@@ -118,10 +119,14 @@ class StableBaselines3:
         import torch
 
         class Policy(torch.nn.Module):
-            def forward(self, observation: torch.Tensor) -> torch.Tensor:
-                return run.policy.unscale_action(run.policy.actor(observation))
+            def __init__(self) -> None:
+                super().__init__()
+                self.actor = run.policy.actor
 
-        torch.onnx.export(Policy(), torch.randn(1, 3), "policy.onnx", input_names=["observation"])
+            def forward(self, observation: torch.Tensor) -> torch.Tensor:
+                return self.actor(observation)  # actions in [-1, 1], which are left to be rescaled by hand
+
+        torch.onnx.export(Policy(), torch.randn(1, 3), "policy.onnx", input_names=["observation"], dynamo=False)
 
     def record_a_video(self, run: Any) -> Any:
         import gymnasium as gym

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/lab/*.md")])
 TUTORIALS = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("first-steps", "own-environment", "shipping")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("first-steps", "own-environment", "python", "shipping")),
 ]
 SMALL = shlex.split(
     "--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --log.diagnose-every-steps 200 "

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from t3d.version import __version__
 
 if TYPE_CHECKING:
+    from t3d.api.groups import compare as compare
+    from t3d.api.groups import report as report
     from t3d.api.run import Run as Run
-    from t3d.api.run import compare as compare
     from t3d.api.run import evaluate as evaluate
     from t3d.api.run import open_run as open_run
-    from t3d.api.run import report as report
     from t3d.api.run import resume as resume
     from t3d.api.run import runs as runs
     from t3d.api.run import train as train
@@ -37,7 +37,8 @@ _HOMES = {
     "load_policy": "t3d.policy.files",
     "merge": "t3d.config",
     "preset": "t3d.config.presets",
-    **dict.fromkeys(("Run", "compare", "evaluate", "open_run", "report", "resume", "runs", "train"), "t3d.api.run"),
+    **dict.fromkeys(("Run", "evaluate", "open_run", "resume", "runs", "train"), "t3d.api.run"),
+    **dict.fromkeys(("compare", "report"), "t3d.api.groups"),
 }
 __all__ = ["Config", "Run", "UserError", "__version__", "compare", "evaluate", "load_policy", "merge", "open_run"]
 __all__ += ["preset", "report", "resume", "runs", "train"]

@@ -104,8 +104,8 @@ def test_a_second_kernel_looks_on_and_stops_a_run_but_does_not_train_it(kernel: 
                 time.sleep(0.2)
             assert "running at step" in text_of(run(client, 'run = t3d.open_run("long")\nrun'))
             refused = "try:\n    run.finish()\nexcept t3d.UserError as error:\n    print(error)"
-            assert "another process" in text_of(run(client, refused))
-            run(client, 't3d.open_run("long").stop()')
+            assert f"is in use by process {training.pid}" in text_of(run(client, refused))
+            run(client, "run.stop()")
             assert training.wait(60) == 0
         finally:
             training.kill()
@@ -114,9 +114,9 @@ def test_a_second_kernel_looks_on_and_stops_a_run_but_does_not_train_it(kernel: 
 
 def test_a_cell_that_is_run_again_starts_a_new_run_or_says_that_there_is_one(kernel: Kernel) -> None:
     client = kernel()
-    train = "run = t3d.train('Pendulum-v1', total_steps=1100, **small).finish()\nprint(run.path)"
-    first, second = (text_of(run(client, train)).splitlines()[-1] for _ in range(2))
-    assert first != second and len(list(Path(first).parent.iterdir())) == 2
+    train = "run = t3d.train('Pendulum-v1', total_steps=1100, **small).finish(progress=False)\nprint(run.path)"
+    first, second = (Path(text_of(run(client, train)).strip()) for _ in range(2))
+    assert first != second and {*first.parent.iterdir()} == {first, second}
     named = "try:\n    t3d.train('Pendulum-v1', total_steps=1100, name='mine', **small).finish()\n"
     named += "except t3d.UserError as error:\n    print(error)"
     run(client, named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,13 @@ def test_a_mistake_is_a_sentence_before_anything_is_written(given: dict[str, Any
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("env", [Drone(), 3])
+def test_what_makes_no_environment_is_a_sentence(env: Any) -> None:
+    with pytest.raises(UserError, match=r"pass a function that makes them|cannot be called; pass a function"):
+        small("run", env).finish()
+    assert not Path("runs").exists()
+
+
 def test_a_preset_and_settings_that_have_another_are_a_sentence() -> None:
     with pytest.raises(UserError, match="preset=quick, and preset=paper is given; leave one of them out"):
         t3d.train(t3d.preset("quick"), preset="paper")
@@ -163,6 +171,8 @@ def test_policies_evaluations_and_files_of_a_run(two_seeds: t3d.Run) -> None:
 def test_runs_are_listed_and_compared(two_seeds: t3d.Run) -> None:
     other = small("other", env_args={}, seeds=[5]).finish()
     assert [run.name for run in t3d.runs("runs", search="other")] == ["other"]
+    with pytest.raises(UserError, match="runs are sorted by time, return, name, steps, not by length"):
+        t3d.runs("runs", sort="length")
     compared = two_seeds.compare(other, names=["two", "other"])
     assert [row.name for row in compared.rows] == ["two", "other"]
     assert "two" in repr(compared) and "<table" in compared._repr_html_()
@@ -188,6 +198,12 @@ def test_a_run_that_another_thread_stops_ends_and_can_be_finished() -> None:
     assert isinstance(end, End) and end.reason == "stopped" and end.saved
     assert next(iter(run)).event == "resumed"
     run.close()
+
+
+def test_a_run_whose_folder_is_gone_has_a_name() -> None:
+    run = small("run").finish()
+    shutil.rmtree(run.path)
+    assert repr(run) == "<the run runs/run, which cannot be read>"
 
 
 def test_save_writes_a_checkpoint_before_the_training_goes_on() -> None:
@@ -271,13 +287,7 @@ def test_a_resume_keeps_changed_settings_to_the_last_bit(until: tuple[str, int])
 
 LIVE = {
     **{"noise.exploration_noise": 0.4, "noise.decay_steps": 50, "noise.final_noise": 0.02},
-    **{
-        "td3.actor_lr": 0.01,
-        "td3.critic_lr": 0.02,
-        "td3.tau": 0.3,
-        "td3.target_noise": 0.5,
-        "td3.target_noise_clip": 0.1,
-    },
+    **{"td3.actor_lr": 0.01, "td3.critic_lr": 0.02},
 }
 
 
@@ -300,7 +310,7 @@ def test_settings_changed_before_the_first_step_are_those_of_a_run_that_was_star
         ({"gamma": 0.9}, "gamma cannot be changed while a run trains; these can: .*actor_lr"),
         ({"actor_lrr": 0.9}, "did you mean actor_lr"),
         ({"actor_lr": 2}, "td3.actor_lr=2 is out of range"),
-        ({"env_args": {"wind": 2}}, "env_args cannot be changed while a run trains"),
+        ({"env_args": {"winds": 2}}, "drones:Drone takes .*, and winds is none of them"),
     ],
 )
 def test_settings_that_cannot_be_changed_are_a_sentence(settings: dict[str, Any], sentence: str) -> None:
@@ -343,3 +353,31 @@ def test_an_environment_of_this_program_alone_is_played_by_what_makes_it() -> No
 def test_fine_tuning_starts_from_a_run(two_seeds: t3d.Run) -> None:
     run = small("tuned", seeds=[3], env_args={"wind": 0.5}, start_from=two_seeds).finish()
     assert "of two (seed-3)" in run.summary.origin
+
+
+class Windy(Drone):
+    """Remembers the wind of the steps that it made."""
+
+    winds: list[float] = []  # noqa: RUF012
+
+    def step(self, action: Any) -> Any:
+        self.winds.append(self.wind)
+        return super().step(action)
+
+
+def test_arguments_of_training_episodes_change_and_a_resume_keeps_them() -> None:
+    Windy.winds.clear()
+    run = small("windy", Windy, settings={"eval.every_steps": 1000})
+    for event in run:
+        if event.event == "episode" and event.step < 60:
+            assert {*Windy.winds} == {0.0}
+            run.set(env_args={"wind": 1.5})
+        if event.step >= 100:
+            break
+    assert {*Windy.winds} == {0.0, 1.5}
+    Windy.winds.clear()
+    run.finish()
+    assert Windy.winds.count(1.5) >= 20, "where it is trained on; it is evaluated in calm air"
+    (changed,) = {str(event.values) for event in events_of(run.path) if isinstance(event, SettingsChanged)}
+    assert changed == "{'env.args.wind': 1.5}"
+    assert load_config(run.path / "config.toml").env.args == {}

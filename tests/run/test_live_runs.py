@@ -185,7 +185,7 @@ def test_a_run_that_was_closed_before_its_loop_begins_in_it(tmp_path: Path) -> N
     assert "has not begun" in repr(run)
     *_, end = run
     assert isinstance(end, End) and end.reason == "finished" and run.step == 200
-    assert f"{tmp_path / 'run'}, at step 200, has ended" in repr(run)
+    assert f"{tmp_path / 'run'}, finished at step 200" in repr(run)
 
 
 def test_another_loop_over_a_run_that_was_stopped_continues_it(tmp_path: Path) -> None:

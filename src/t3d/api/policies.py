@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_
 from t3d.store.details import describe_video
 from t3d.store.folder import versions
 from t3d.store.log import newest_session, remembered_files
-from t3d.store.reader import Run, open_run
+from t3d.store.reader import NO_ARGS, Run, open_run
 from t3d.types import EpisodeResult, mean_metrics, sample_std, values_of
 from t3d.world.fingerprint import fingerprint, least_differences
 from t3d.world.guard import EnvFactory
@@ -63,67 +63,63 @@ class PolicyEvaluation(NamedTuple):
         return f"<{self.policy} policy of {self.member}: {returned} over {self.episodes} episodes of {self.env}>"
 
 
-@dataclass(frozen=True)
-class PolicySource:
-    """Which policy is wanted: of a run or a policy file, in which environment."""
+def find_policy(
+    name: str | Path,
+    root: Path = Path("runs"),
+    *,
+    seed: int | str | None = None,
+    which: Which = "best",
+    env: str | None = None,
+    args: Mapping[str, Any] = NO_ARGS,
+    make_env: EnvFactory | None = None,
+) -> Found:
+    """Finds a policy of a run, the best without a seed, or the one in a file, and compares environments.
 
-    name: str | Path
-    root: Path = Path("runs")
-    seed: int | str | None = None  # None: the best
-    which: Which = "best"
-    env: str | None = None  # None: the one in which the best policies were chosen
-    args: Mapping[str, Any] = field(default_factory=dict)  # on top of those that the environment has
-    make_env: EnvFactory | None = None  # of a run whose environment was made in Python
-
-    def find(self) -> Found:
-        """Opens the run, and compares the environment with the one trained on."""
-        stem = str(self.name).removesuffix(".safetensors").removesuffix(".json")
-        files = (path for path in (Path(stem), self.root / stem) if os.path.isfile(f"{path}.safetensors"))  # noqa: PTH113
-        file = next(files, None)
-        if file is not None and self.seed is not None:
-            raise UserError(f"{self.name} is a policy file, which holds one policy: it takes no --seed")
-        run = (open_run(self.name, self.root) if file is None else _run_of(file))._replace(make_env=self.make_env)
-        folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
-        own_env = run.env(self.env)
-        own_env = (
-            own_env if self.env is None else replace(own_env, id="")
-        )  # one that the user has named may be anywhere
-        needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.actor_network or TD3Config.actor_network))
-        find_again(own_names(needed), remembered_files(folder), folder)
-        policy = run.load(file) if file is not None else None
-        if policy is not None:
-            values = policy.about.get("values")
-            member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
-        else:
-            member = run.best_member() if self.seed is None else run.member(self.seed)
-        env = run.env(self.env, member, self.args)
-        return Found(
-            self, run, member, env, policy, _differences(newest_session(folder) or {}, env, factory_of(run, env))
-        )
+    It plays where the best policies were chosen, unless env names another; args are on top of those which that has.
+    make_env is for a run whose environment was made in Python.
+    """
+    stem = str(name).removesuffix(".safetensors").removesuffix(".json")
+    files = (path for path in (Path(stem), root / stem) if os.path.isfile(f"{path}.safetensors"))  # noqa: PTH113
+    file = next(files, None)
+    if file is not None and seed is not None:
+        raise UserError(f"{name} is a policy file, which holds one policy: it takes no --seed")
+    run = (open_run(name, root) if file is None else _run_of(file))._replace(make_env=make_env)
+    folder = run.path if run.path.is_dir() else run.path.parent  # of a policy file on its own
+    own_env = run.env(env)
+    own_env = own_env if env is None else replace(own_env, id="")  # one that the user has named may be anywhere
+    needed = Config(env=own_env, td3=TD3Config(actor_network=run.cfg.actor_network or TD3Config.actor_network))
+    find_again(own_names(needed), remembered_files(folder), folder)
+    policy = run.load(file) if file is not None else None
+    if policy is not None:
+        values = policy.about.get("values")
+        member = Member(policy.about["seed"], tuple(values.items()) if isinstance(values, dict) else ())
+    else:
+        member = run.best_member() if seed is None else run.member(seed)
+    where = run.env(env, member, args)
+    notes = _differences(newest_session(folder) or {}, where, factory_of(run, where))
+    return Found(run, member, where, policy, notes, which, env, args, is_open=file is None and seed is None)
 
 
 class Found(NamedTuple):
     """A policy, by what the log says: which of several is the best shows only when they play."""
 
-    source: PolicySource
     run: Run
     member: Member
     env: EnvConfig  # where it plays
     file: SavedPolicy | None  # the policy, if a file was named
     notes: list[str]  # how the environment differs from the one trained on
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody has said which policy it is."""
-        return self.file is None and self.source.seed is None
+    which: Which
+    env_id: str | None  # another environment than the run's
+    args: Mapping[str, Any]
+    is_open: bool  # whether nobody has said which policy it is
 
     @property
     def policy(self) -> SavedPolicy:
-        return self.file or self.run.policy(self.member, self.source.which)
+        return self.file or self.run.policy(self.member, self.which)
 
     def of(self, member: Member) -> Found:
         """Returns another member's policy, with that one's environment."""
-        return self._replace(member=member, env=self.run.env(self.source.env, member, self.source.args))
+        return self._replace(member=member, env=self.run.env(self.env_id, member, self.args))
 
     def best(self) -> Found:
         """Returns the best member's, who is chosen on fresh episodes if there are several and nobody has said which."""
@@ -133,12 +129,12 @@ class Found(NamedTuple):
 
     def evaluate(self, episodes: int) -> PolicyEvaluation:
         """Plays fresh episodes; in the environment in which the policy was chosen, they are recorded as its result."""
-        run, source, policy = self.run, self.source, self.policy
+        run, policy = self.run, self.policy
         if episodes < 1:
             raise UserError(f"episodes={episodes} is too few; run at least 1")
         played = play(run, {self.member: policy}, "test", episodes, env=self.env)
         enough = run.path.is_dir() and episodes >= fresh_episodes(run)
-        if not (source.env or source.args or self.notes) and enough:
+        if not (self.env_id or self.args or self.notes) and enough:
             save_played(run, played)
         returns = played[self.member].returns
         return PolicyEvaluation(
@@ -146,9 +142,9 @@ class Found(NamedTuple):
             member=self.member.name,
             seed=self.member.seed,
             values=dict(self.member.values),
-            policy=policy.about.get("kind", source.which),
+            policy=policy.about.get("kind", self.which),
             step=policy.about["step"],
-            env=with_args(source.env, self.env.args) if source.env else self.env.title,
+            env=with_args(self.env_id, self.env.args) if self.env_id else self.env.title,
             episodes=episodes,
             returns=returns.tolist(),
             lengths=played[self.member].lengths.tolist(),

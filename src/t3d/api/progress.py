@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from t3d.config import Config, merge
+from t3d.errors import UserError
 from t3d.events import Eval, Event, Session
 from t3d.files import display_path
 from t3d.insight.curves import DrawnRun
@@ -29,49 +31,25 @@ EVERY = 0.5  # seconds between two updates of a cell
 DRAWING_SHARE = 0.02  # of the time, at most, that drawing curves takes
 
 
-class ProgressView(Protocol):
-    """What is shown of a run while it trains."""
-
-    def show(self, event: Event) -> None: ...
-    def close(self, ending: str) -> None: ...
-
-
 @contextmanager
-def open_view(run: Run, progress: bool | None) -> Iterator[ProgressView]:
-    """Shows a run in the cell or terminal there is; an interruption says how to continue."""
-    view, ending = _view(progress), ""
+def shown(run: Run, progress: bool | None) -> Iterator[Callable[[Event], object]]:
+    """Provides what shows events in the notebook or terminal there is; an interruption says how to continue."""
+    shell, ending = _notebook(), ""
+    view: Cell | Bar | None = None
+    if progress is not False and shell is not None:
+        view = Cell(shell)
+    elif progress or (progress is None and sys.stderr.isatty()):
+        view = Bar()
     try:
-        yield view
+        yield view.show if view else lambda event: None
     except KeyboardInterrupt:
-        where = repr(display_path(run.path))
-        ending = f"stopped at step {run.step:,} and saved; finish() continues it, later t3d.open_run({where}).finish()"
+        with suppress(UserError):  # it has not begun
+            later = f"t3d.open_run({display_path(run.path)!r}).finish()"
+            ending = f"stopped at step {run.step:,} and saved; finish() continues it, later {later}"
         raise
     finally:
-        view.close(ending)
-        if isinstance(view, Cell):
-            _shown_in[0] = run, view.cell
-
-
-_shown_in: list[Any] = [None]
-
-
-def _view(progress: bool | None) -> ProgressView:
-    shell = _notebook()
-    if progress is not False and shell is not None:
-        return Cell(shell)
-    if progress or (progress is None and sys.stderr.isatty()):
-        return Bar()
-    return Nothing()
-
-
-class Nothing:
-    """Shows nothing."""
-
-    def show(self, event: Event) -> None:
-        pass
-
-    def close(self, ending: str) -> None:
-        pass
+        if view:
+            view.close(ending)
 
 
 class Bar:
@@ -100,6 +78,8 @@ class Bar:
 class Cell:
     """A bar and a learning curve in a notebook, which are redrawn."""
 
+    newest: tuple[Path, int] | None = None  # the run that a cell has shown last, and the number of that cell
+
     def __init__(self, shell: Any) -> None:
         self.cell, self.total, self.step, self.first_step = shell.execution_count, 0, 0, 0
         self.started, self.shown_at, self.draw_at = time.monotonic(), 0.0, 0.0
@@ -111,27 +91,28 @@ class Cell:
         if isinstance(event, Session):
             self.total, self.first_step = merge(Config(), event.config).total_steps, event.step
             self.columns = Columns(Path(event.folder), [Eval])
-        self.step, now = max(self.step, event.step), time.monotonic()
-        if isinstance(event, Eval) and event.chooses and now >= self.draw_at:
+        self.step = max(self.step, event.step)
+        if isinstance(event, Eval) and event.chooses and time.monotonic() >= self.draw_at:
             self._draw()
-        if now - self.shown_at > EVERY:
+        if time.monotonic() - self.shown_at > EVERY:
             self._show()
 
     def close(self, ending: str) -> None:
-        self._draw()
-        self._show(ending)
+        if self.columns is not None:  # otherwise there was nothing to train
+            self._draw()
+            self._show(ending)
+            Cell.newest = self.columns.path, self.cell
 
     def _draw(self) -> None:
-        if self.columns is not None:
-            started = time.monotonic()
-            self.curve = curve_of(self.columns)
-            self.draw_at = time.monotonic() + (time.monotonic() - started) / DRAWING_SHARE
+        started = time.monotonic()
+        self.curve = None if self.columns is None else curve_of(self.columns)
+        self.draw_at = time.monotonic() + (time.monotonic() - started) / DRAWING_SHARE
 
     def _show(self, ending: str = "") -> None:
         self.shown_at = time.monotonic()
         speed = (self.step - self.first_step) / max(1e-3, self.shown_at - self.started)
-        text = f"{self.step:,} of {self.total:,} steps, {speed:,.0f} per second" if self.total else ""
-        bar = element("progress", {"max": self.total or 1, "value": self.step, "style": "width: 20em"})
+        text = f"{self.step:,} of {self.total:,} steps, {speed:,.0f} per second"
+        bar = element("progress", {"max": self.total, "value": self.step, "style": "width: 20em"})
         lines = [element("div", None, bar, " ", text), self.curve, element("p", None, ending) if ending else None]
         bundle = {"text/plain": ending or text, "text/html": element("div", None, lines)}
         if self.handle is None:
@@ -140,8 +121,11 @@ class Cell:
             self.handle.update(bundle, raw=True)
 
 
-def page_of(path: Path) -> Html:
-    """Returns what a notebook shows of a run: what it is, and its learning curve."""
+def page_of(path: Path) -> Html | None:
+    """Returns what a notebook shows of a run, what it is and its learning curve; None in the cell that trained it."""
+    shell = _notebook()
+    if shell is not None and Cell.newest == (path, shell.execution_count):
+        return None
     run = read_summary(path)
     best = "-" if run.best_return is None else f"{number_text(run.best_return)} (best evaluations, mean over seeds)"
     rows = {
@@ -158,21 +142,14 @@ def page_of(path: Path) -> Html:
 def curve_of(columns: Columns) -> Html | None:
     """Returns the learning curve; None: there is none yet, or no matplotlib."""
     try:
-        columns.refresh(float("inf"))
+        columns.refresh(math.inf)
         return return_chart(DrawnRun(columns.path.resolve().name, columns))
     except ImportError:
         return None
 
 
-def shows_already(run: Run) -> bool:
-    """Whether the cell that runs now has shown the run while it trained."""
-    shell = _notebook()
-    shown, cell = _shown_in[0] or (None, None)
-    return shell is not None and shown is run and cell == shell.execution_count
-
-
 def _notebook() -> Any:
-    """The shell of the notebook that this program runs in; None: it does not."""
+    """Returns the shell of the notebook that this program runs in; None: it does not."""
     ipython = sys.modules.get("IPython")
     shell = ipython and "IPython.display" in sys.modules and ipython.get_ipython()
     return shell if hasattr(shell, "kernel") else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -12,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from t3d.api.policies import Found, PolicyEvaluation, PolicySource, Which, export, recorded_best
-from t3d.api.progress import open_view, page_of, shows_already
+from t3d.api.groups import compare, report, word_of
+from t3d.api.policies import Found, PolicyEvaluation, Which, export, find_policy, recorded_best
+from t3d.api.progress import page_of, shown
+from t3d.api.told import live_settings, own_numbers
 from t3d.config import Config, merge_named
 from t3d.config.metrics import RETURN
 from t3d.config.presets import as_config
 from t3d.errors import NothingLeft, UserError
-from t3d.events import Eval, Event
+from t3d.events import Eval, Event, Logged, SettingsChanged
 from t3d.files import display_path
-from t3d.insight import comparison, groups
-from t3d.insight.html import check_folder, write_page
+from t3d.insight.comparison import Comparison
 from t3d.insight.plots import draw_curves
 from t3d.policy.acting import SavedPolicy
 from t3d.store import reader
@@ -42,33 +42,18 @@ if TYPE_CHECKING:
     from t3d.run.live import LiveRun
 
 Numbers: TypeAlias = NDArray[np.float64]
-MOST_RUNS = 30  # in one report; chosen
+Seed: TypeAlias = int | str | None  # in a sweep the name of a member
+Out: TypeAlias = str | Path | None  # None: in the run's folder
+Axis: TypeAlias = Literal["steps", "time"]
 
 
 class Source(TypedDict, total=False):
     """Which policy of a run, and where it plays."""
 
-    seed: int | str | None  # None: the best one on fresh episodes
+    seed: Seed  # None: the best one on fresh episodes
     which: Which
     env: str | None  # None: the one in which the best policies were chosen
     env_args: Mapping[str, Any] | None  # on top of those that the environment has
-
-
-class Curve(TypedDict, total=False):
-    """How a metric is drawn."""
-
-    seed: int | str | None
-    x: Literal["steps", "time"]
-    smooth: int  # evaluations that are averaged
-
-
-class Compared(TypedDict, total=False):
-    """What is compared of runs."""
-
-    names: Sequence[str]
-    metric: str
-    threshold: float | None  # also say when seeds first reached this
-    at: int | None  # score the last three evaluations up to this step
 
 
 class Column(NamedTuple):
@@ -111,12 +96,15 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
     def __repr__(self) -> str:
         if self._live is not None and (self._live.is_open or self._folder is None):
             return repr(self._live)
-        return f"<the run {display_path(self.path)}, {peek(self.path)[0]} at step {self.step:,}>"
+        try:
+            return f"<the run {display_path(self.path)}, {peek(self.path)[0]} at step {self.step:,}>"
+        except (UserError, OSError):  # it may have been removed
+            return f"<the run {display_path(self.path)}, which cannot be read>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """What a notebook shows; nothing twice in the cell that has just trained it."""
-        bundle = {"text/plain": repr(self)}
-        return bundle if self._folder is None or shows_already(self) else bundle | {"text/html": page_of(self._folder)}
+        page = None if self._folder is None else page_of(self._folder)
+        return {"text/plain": repr(self), **({"text/html": page} if page else {})}
 
     # training
 
@@ -136,9 +124,9 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     def finish(self, progress: bool | None = None) -> Run:
         """Trains to the end, from where the run is, and shows that in a terminal or notebook; progress: or not."""
-        with suppress(NothingLeft), open_view(self, progress) as view:
+        with suppress(NothingLeft), shown(self, progress) as show:
             for event in self:
-                view.show(event)
+                show(event)
         return self
 
     def stop(self) -> None:
@@ -151,15 +139,17 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
 
     def log(self, **values: float) -> None:
         """Reports numbers of yours at this step; each name becomes a metric."""
-        self._training().log(values)
+        self._training().tell(Logged, metrics=own_numbers(values))
 
     def set(self, **settings: Any) -> None:
-        """Changes settings from the next step on, e.g. exploration_noise=0.05; the log says so, a resume keeps it."""
-        self._training().set(settings)
+        """Changes settings from here on, e.g. exploration_noise=0.05 or env_args={"wind": 1.0}; a resume keeps it."""
+        live = self._training()
+        live.tell(SettingsChanged, values=live_settings(live.cfg, self._make_env, settings))
 
     @property
     def _is_elsewhere(self) -> bool:
-        return self._live is None and self._path is not None and peek(self._path)[0] in ALIVE
+        trains_here = self._live is not None and self._live.is_open
+        return not trains_here and self._folder is not None and peek(self._folder)[0] in ALIVE
 
     def _request(self, action: str) -> None:
         add_request(self.path, newest_session(self.path) or {}, action)
@@ -183,15 +173,14 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         """Its evaluations, in order."""
         return [event for event in read_events(self.path, [Eval]) if isinstance(event, Eval)]
 
-    def column(self, name: str, seed: int | str | None = None) -> Column:
+    def column(self, name: str, seed: Seed = None) -> Column:
         """Returns a metric, e.g. q_bias, by step and seed; docs/metrics.md has all their names."""
         metrics, columns = read_metric([self.path], name)
         if len(metrics) > 1:
             raise UserError(f"{name} has several entries; name one: {', '.join(metric.name for metric in metrics)}")
         known = columns[self.path].series(metrics[0])
         if seed is not None and None not in known:
-            member = reader.open_run(self.path).member(seed)
-            series = known[member]
+            series = known[reader.open_run(self.path).member(seed)]
             return Column(series.steps, series.values)
         steps = np.unique(np.concatenate([series.steps for series in known.values()]))
         values = np.full((len(steps), len(known)), np.nan)
@@ -206,11 +195,11 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         events = read_events(self.path, KINDS)
         return pd.DataFrame([{"event": each.event, **vars(each), **getattr(each, "metrics", {})} for each in events])
 
-    def plot(self, metric: str = RETURN, **how: Unpack[Curve]) -> Figure:
-        """Draws a learning curve, as t3d plot does; how: seed, x="time", smooth."""
-        return draw_curves([reader.open_run(self.path)], metric=metric, **how)
+    def plot(self, metric: str = RETURN, *, seed: Seed = None, x: Axis = "steps", smooth: int = 1) -> Figure:
+        """Draws a metric, the mean over seeds unless one is named; smooth: over so many reports."""
+        return draw_curves([reader.open_run(self.path)], metric=metric, seed=seed, x=x, smooth=smooth)
 
-    def policy(self, seed: int | str | None = None, which: Which = "best") -> SavedPolicy:
+    def policy(self, seed: Seed = None, which: Which = "best") -> SavedPolicy:
         """Loads a policy: a seed's, or the best as far as the folder says."""
         run = reader.open_run(self.path)
         return run.policy(recorded_best(run) if seed is None else run.member(seed), which)
@@ -222,36 +211,24 @@ class Run(Iterator[Event], AbstractContextManager["Run"]):
         return evaluate(self, episodes, **source)
 
     def record(
-        self,
-        out: str | Path | None = None,
-        *,
-        episodes: int | None = None,
-        steps: int | None = None,
-        **source: Unpack[Source],
+        self, out: Out = None, *, episodes: int | None = None, steps: int | None = None, **source: Unpack[Source]
     ) -> Path:
         """Records a video, video.mp4 in its folder; source as in evaluate."""
         choose_graphics()  # before the environment's file can import MuJoCo
         return _found(self, source).record(out, episodes, steps)[0]
 
-    def compare(self, *others: Run | str | Path, **how: Unpack[Compared]) -> comparison.Comparison:
-        """Compares others with this one; how: metric, threshold, at, names."""
-        return compare(self, *others, **how)
+    def compare(self, *others: Run | str | Path, metric: str = RETURN, names: Sequence[str] = ()) -> Comparison:
+        """Compares others with this one, as t3d.compare does."""
+        return compare(self, *others, metric=metric, names=names)
 
-    def report(self, out: str | Path | None = None) -> Path:
+    def report(self, out: Out = None) -> Path:
         """Writes one HTML file about it, report.html in its folder."""
         return report(self, out=out)
 
-    def export(
-        self,
-        kind: Literal["onnx", "c"] = "onnx",
-        out: str | Path | None = None,
-        *,
-        seed: int | str | None = None,
-        which: Which = "best",
-    ) -> Path:
+    def export(self, kind: Literal["onnx", "c"] = "onnx", out: Out = None, *, seed: Seed = None) -> Path:
         """Writes a policy as one file, after comparing it with the policy: policy.onnx or policy.c in its folder."""
         run = reader.open_run(self.path)
-        return export(run, kind, out, None if seed is None else run.member(seed), which).path
+        return export(run, kind, out, None if seed is None else run.member(seed)).path
 
 
 def train(
@@ -274,14 +251,14 @@ def train(
     what another run has learned. Setting stop ends the run with a checkpoint; setting save asks for one.
     """
     if not isinstance(env, Config | Mapping | str):
-        make_env = partial(env, **env_args or {})
+        make_env = partial(env, **env_args) if env_args else env
         env, env_args = {}, None
     values: dict[str, Any] = {
         "total_steps": total_steps,
         "seeds": None if seeds is None else tuple(seeds),
         "env.args": env_args,
     }
-    values |= {"run.name": name, "start_from": start_from and _word(start_from)}
+    values |= {"run.name": name, "start_from": start_from and word_of(start_from)}
     changes = {key: value for key, value in values.items() if value is not None}
     if twice := changes.keys() & (settings or {}).keys():
         raise UserError(f"{', '.join(sorted(twice))} is among the settings and an argument; give it once")
@@ -317,52 +294,7 @@ def evaluate(run: Run | str | Path, episodes: int = 10, **source: Unpack[Source]
     return _found(run, source).evaluate(episodes)
 
 
-def compare(
-    *others: Run | str | Path,
-    names: Sequence[str] = (),
-    metric: str = RETURN,
-    threshold: float | None = None,
-    at: int | None = None,
-    root: str | Path = "runs",
-) -> comparison.Comparison:
-    """Compares runs, folders of runs or patterns with the first, with intervals over seeds."""
-    if not others:
-        raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
-    if threshold is not None and not math.isfinite(threshold):
-        raise UserError(f"--threshold {threshold} is no number that can be reached")
-    compared = groups.read_groups([*map(_word, others)], Path(root))
-    if names and len(names) != len(compared):
-        known = ", ".join(group.name for group in compared)
-        raise UserError(f"--names gives {len(names)} names to {len(compared)} groups: {known}")
-    compared = [group._replace(name=name) for group, name in zip(compared, names, strict=True)] if names else compared
-    return comparison.compare(compared, metric, threshold, at)
-
-
-def report(*named: Run | str | Path, out: str | Path | None = None, root: str | Path = "runs") -> Path:
-    """Writes one HTML file about runs, which it compares if they are several; returns its path."""
-    from t3d.insight.report import report as report_page  # noqa: PLC0415 (takes 0.1 s)
-
-    words, root, out = [*map(_word, named)], Path(root), None if out is None else Path(out)
-    if not words:
-        raise UserError("name at least one run, e.g. t3d report runs/<name>")
-    check_folder(out)
-    paths = [*dict.fromkeys(path for word in words for path in groups.run_paths(word, root))]
-    if len(paths) > MOST_RUNS:
-        raise UserError(f"these are {len(paths)} runs, and a report has at most {MOST_RUNS}; name fewer")
-    compared, refused = None, ""
-    try:
-        known = groups.read_groups(words, root)
-        compared = comparison.compare(known) if len(known) > 1 else None
-    except UserError as error:
-        refused = str(error) if len(paths) > 1 else ""
-    content = report_page(paths, compared, refused).encode(errors="replace")
-    return write_page(content, out, paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
-
-
 def _found(run: Run | str | Path, source: Source) -> Found:
     wanted: Any = {"args" if name == "env_args" else name: value for name, value in source.items() if value is not None}
-    return PolicySource(_word(run), make_env=run._make_env if isinstance(run, Run) else None, **wanted).find().best()
-
-
-def _word(run: Run | str | Path) -> str:
-    return str(run.path if isinstance(run, Run) else run)
+    make_env = run._make_env if isinstance(run, Run) else None
+    return find_policy(word_of(run), make_env=make_env, **wanted).best()

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from t3d.api.run import compare
+from t3d.api.groups import compare
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import fits, table, write_json
 from t3d.app.terminal import PlainConsole, draw_picture, standard_output

@@ -15,8 +15,7 @@ from rich.padding import Padding
 from rich.rule import Rule as Line
 from rich.text import Text
 
-from t3d.api.run import report as write_report
-from t3d.api.run import resume, train
+from t3d.api.groups import report as write_report
 from t3d.app.console import View
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import table
@@ -108,7 +107,8 @@ def _claim(name: str, args: ExplainArgs, console: PlainConsole) -> int:
 
 def _train_claim(cfg: Config, path: Path, console: PlainConsole) -> int:
     """Trains a run that is not there yet, or continues one that was stopped; returns the exit code."""
-    from t3d.world.make import with_full_paths  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.api.run import resume, train  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.world.make import with_full_paths  # noqa: PLC0415
 
     if begun := path.exists():
         known, full = open_run(path).cfg, with_full_paths(cfg)
@@ -134,7 +134,8 @@ def is_run(text: str, root: Path) -> bool:
 
 def _train(env_id: str, folder: str, args: ExplainArgs, console: PlainConsole) -> Run:
     """Trains the small run that explains an environment."""
-    from t3d.world.make import env_factory  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.api.run import train  # noqa: PLC0415 (imports Gymnasium)
+    from t3d.world.make import env_factory  # noqa: PLC0415
 
     try:
         env_factory(EnvConfig(env_id))

@@ -12,7 +12,8 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from t3d.api.policies import Found, PolicySource, Which
+from t3d.api.policies import Found, Which
+from t3d.api.policies import find_policy as find
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import table, write_json
 from t3d.app.terminal import PlainConsole, labelled, standard_output
@@ -100,7 +101,7 @@ def record(arguments: list[str]) -> int:
 
 def find_policy(args: PolicyFlags, console: Console) -> Found:
     """Finds the policy, prints how its environment differs from the one trained on, and chooses the best seed."""
-    found = PolicySource(args.run, args.root, args.seed, args.policy, args.env, args.args).find()
+    found = find(args.run, args.root, seed=args.seed, which=args.policy, env=args.env, args=args.args)
     for text in found.notes:  # before the choice on fresh episodes, which takes a while
         console.print(labelled("note:", "yellow", text), soft_wrap=True)
     return found.of(best_member(found.run, console)) if found.is_open else found

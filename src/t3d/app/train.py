@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from t3d.api.run import resume, train
 from t3d.app.flags import RunFlags, ShowFlags, is_flag, read_flags, read_known
 from t3d.app.serve import DASHBOARD
 from t3d.app.session import show
@@ -90,6 +89,8 @@ def main(arguments: list[str]) -> int:
     resuming = args.resume_or_start and path.is_dir()
 
     def events(requested: SignalRequests) -> Iterator[Event]:
+        from t3d.api.run import resume, train  # noqa: PLC0415 (imports Gymnasium)
+
         if resuming:
             return resume(path, cfg=args.cfg, stop=requested.stop, save=requested.save)
         return train(args.cfg, stop=requested.stop, save=requested.save)
@@ -111,17 +112,11 @@ def resume_run(arguments: list[str]) -> int:
     path = locate(args.run, args.root)
 
     def events(requested: SignalRequests) -> Iterator[Event]:
-        return resume(
-            path,
-            total_steps=args.total_steps,
-            actors=args.actors,
-            ray_address=args.ray_address,
-            ray_cpus=args.ray_cpus,
-            bad_values=args.bad_values,
-            hang_seconds=args.hang_seconds,
-            stop=requested.stop,
-            save=requested.save,
-        )
+        from t3d.api.run import resume  # noqa: PLC0415 (imports Gymnasium)
+
+        changes = ("total_steps", "actors", "ray_address", "ray_cpus", "bad_values", "hang_seconds")
+        given: dict[str, Any] = {name: getattr(args, name) for name in changes}
+        return resume(path, stop=requested.stop, save=requested.save, **given)
 
     return show(events, args)
 

@@ -72,12 +72,15 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
 
 
 def merge_named(cfg: Config, values: Mapping[str, Any]) -> Config:
-    """Copies a configuration with other values, which are given by their dotted names, e.g. td3.gamma."""
+    """Copies a configuration with other values, which are given by their dotted names: td3.gamma, env.args.wind."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
-        section, _, key = name.rpartition(".")
-        table = getattr(cfg, section) if section == "own" else {}  # which is replaced as a whole
-        (nested.setdefault(section, {**table}) if section else nested)[key] = value
+        *sections, key = name.split(".", 2)
+        table, current = nested, cfg
+        for section in sections:
+            current = getattr(current, section, None)  # type: ignore[assignment]
+            table = table.setdefault(section, {**current} if isinstance(current, dict) else {})
+        table[key] = value
     return merge(cfg, nested)
 
 

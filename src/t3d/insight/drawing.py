@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -56,22 +56,12 @@ def page_picture(draw: Callable[[Any], None], size: tuple[float, float] = (5.2, 
 def drawing(size: tuple[float, float], style: Mapping[Any, Any] = MappingProxyType({})) -> Iterator[Figure]:
     """Provides a figure of a size in inches, which notebooks show; names that contain a $ are not read as formulas."""
     import matplotlib as mpl  # noqa: PLC0415 (0.5 s, and only plots need it)
-
-    with mpl.rc_context({"text.parse_math": False, **style}):
-        yield _shown_figure()(figsize=size, layout="constrained")
-
-
-@functools.cache
-def _shown_figure() -> type[Figure]:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    class ShownFigure(Figure):
-        """A figure that a notebook shows, whether or not pyplot is in use."""
-
-        def _repr_png_(self) -> bytes:
-            return _image(self, "png", dpi=80)
-
-    return ShownFigure
+    with mpl.rc_context({"text.parse_math": False, **style}):
+        figure: Any = Figure(figsize=size, layout="constrained")
+        figure._repr_png_ = partial(_image, figure, "png", dpi=80)  # for notebooks without pyplot
+        yield figure
 
 
 def _image(figure: Figure, kind: str, dpi: int = 130) -> bytes:

@@ -40,14 +40,7 @@ NICE = 19
 
 
 def record(
-    policy: SavedPolicy,
-    cfg: EnvConfig,
-    out: Path,
-    *,
-    seed: int,
-    episodes: int,
-    steps: int,
-    make_env: EnvFactory | None = None,
+    policy: SavedPolicy, cfg: EnvConfig, out: Path, *, seed: int, episodes: int, steps: int, make_env: Any = None
 ) -> float:
     """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
     env = Environment(with_pixels(open_renderable(cfg, make_env), cfg), "the environment being recorded", cfg)

@@ -21,7 +21,7 @@ from t3d.algo.rules import with_own_settings
 from t3d.config import Config, merge
 from t3d.config.presets import as_config
 from t3d.errors import EnvironmentFailed, StoppedEarly, UserError
-from t3d.events import End, Event, Logged, Note, Resumed, Session, SettingsChanged, Start
+from t3d.events import End, Event, Note, Resumed, Session, Start
 from t3d.modules import find_again
 from t3d.run.build import assemble
 from t3d.run.loop import Trainer
@@ -29,7 +29,6 @@ from t3d.run.origin import with_full_origin
 from t3d.run.placement import resolve
 from t3d.run.resume import load
 from t3d.run.surroundings import Surroundings, TorchSettings
-from t3d.run.told import live_settings, own_numbers
 from t3d.store.lock import Lock
 from t3d.store.log import remembered_files
 from t3d.types import Requests
@@ -164,7 +163,7 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
         self._is_over = False  # after its last event
         self._closed = False  # from another thread than the one that it worked in
         self._interrupted, self._has_ended, self._process = False, False, os.getpid()
-        self._cfg = Config()  # as the run was started, once it is
+        self.cfg = Config()  # as the run was started, once it is
         self._turn = threading.Lock()  # held while the run works
         self._settings: TorchSettings | None = None  # of torch, while the run works
 
@@ -206,7 +205,7 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
                 raise KeyboardInterrupt("; ".join([str(error), *getattr(error, "__notes__", [])])) from error
             raise
         if isinstance(event, Session):
-            self.path, self._cfg = Path(event.folder), merge(Config(), event.config)
+            self.path, self.cfg = Path(event.folder), merge(Config(), event.config)
         self.step, self._is_over = event.step, isinstance(event, End)
         self._has_ended = isinstance(event, End) and event.reason == "finished"
         if self._interrupted:
@@ -223,22 +222,13 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
 
     def save(self) -> None:
         """Asks for a checkpoint, which is written before the training goes on."""
-        self._refuse_unless_open("save it")
         self._requests.save.set()
 
-    def log(self, values: Mapping[str, float]) -> None:
-        """Records numbers of the caller's as an event of the newest step."""
-        self._refuse_unless_open("log its numbers")
-        self._requests.told.append((Logged, {"metrics": own_numbers(values)}))
-
-    def set(self, settings: Mapping[str, Any]) -> None:
-        """Changes settings from the newest step on."""
-        self._refuse_unless_open("change its settings")
-        self._requests.told.append((SettingsChanged, {"values": live_settings(self._cfg, settings)}))
-
-    def _refuse_unless_open(self, what: str) -> None:
+    def tell(self, kind: type[Event], **about: Any) -> None:
+        """Has an event of the newest step recorded, and done what it says."""
         if not self.is_open:
-            raise UserError(f"{self!r} does not train: {what} in a loop over it, between two events")
+            raise UserError(f"{self!r} does not train: tell it such things in a loop over it, between two events")
+        self._requests.told.append((kind, about))
 
     def close(self) -> None:
         """Ends the run, which saves itself; one that works in another thread does so as soon as it can."""

@@ -14,7 +14,6 @@ from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collector, Evaluator
 from t3d.algo.learner import RATES, Learner
 from t3d.config import Config, merge_named, to_dict
-from t3d.config.fields import settings_where
 from t3d.config.sweeps import noun, short
 from t3d.data.memory import Memory, bytes_needed
 from t3d.errors import Diverged, UserError
@@ -33,7 +32,6 @@ from t3d.types import State
 from t3d.world.fingerprint import difference, differences, outline
 from t3d.world.make import own_names
 
-LIVE = settings_where(Config, lambda about: about.get("live", False))  # may be changed while it trains
 LONGEST_SECONDS = 1e9  # thirty years
 REPLAY_IS = {"cpu": "in host memory", "cuda": "on the GPU"}  # as its free memory decides at each start
 
@@ -113,8 +111,6 @@ class Parts:
 
     def change(self, values: dict[str, Any]) -> None:
         """Changes settings from here on; a checkpoint holds them beside those that the run was started with."""
-        if not {short(name) for name in values} <= {*map(short, LIVE)}:
-            raise ValueError(f"{', '.join(values)} cannot all be changed in a run that trains")
         self.changed |= values
         self.collector.use(merge_named(self.cfg, self.changed))
         self.learner.set_rates(**{short(name): rate for name, rate in values.items() if short(name) in RATES})

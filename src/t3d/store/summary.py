@@ -117,6 +117,8 @@ SORTS: dict[str, tuple[Callable[[Summary], Any], bool]] = {  # key, and whether 
 
 def selected(runs: Sequence[Summary], search: str = "", sort: str = "time") -> list[Summary]:
     """Returns the runs whose text has all these words, newest first or as SORTS has it."""
+    if sort not in SORTS:
+        raise UserError(f"runs are sorted by {', '.join(SORTS)}, not by {sort}")
     words, (key, largest_first) = search.lower().split(), SORTS[sort]
     matching = [run for run in runs if all(word in run.searched_text for word in words)]
     return sorted(matching, key=key, reverse=largest_first)
