@@ -26,7 +26,7 @@ from t3d.store.control import request_of
 from t3d.store.details import videos_of
 from t3d.store.log import newest_session
 from t3d.store.reader import Run
-from t3d.store.summary import ALIVE, SORTS, Summary, contents
+from t3d.store.summary import ALIVE, Summary, contents, selected
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -35,16 +35,11 @@ FEWEST_POINTS, MOST_POINTS = 20, 5_000
 def run_list(library: Library, request: Request) -> dict[str, Any]:
     """Lists the runs that a search finds."""
     query, (runs, skipped) = request.query_params, library.runs()
-    words = query.get("search", "").lower().split()
     matching = [
         run
-        for run in runs
-        if all(word in run.searched_text for word in words)
-        and query.get("status", "") in ("", run.status)
-        and query.get("tag", "") in ("", *run.notes.tags)
+        for run in selected(runs, query.get("search", ""), query.get("sort", "time"))
+        if query.get("status", "") in ("", run.status) and query.get("tag", "") in ("", *run.notes.tags)
     ]
-    key, largest_first = SORTS[_choice(query, "sort", [*SORTS])]
-    matching.sort(key=key, reverse=largest_first)
     curves = library.curves(matching)
     return {
         "runs": [
