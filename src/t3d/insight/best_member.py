@@ -88,7 +88,7 @@ def known_choice(run: Run) -> Choice | None:
     if known.choice.get("basis") != _basis(run, {member: run.policy(member) for member in members}):
         return None
     with suppress(*CORRUPT_ERRORS):
-        means, scores = to_fields(known.choice["mean_returns"]), to_fields(known.choice.get("scores", {}))
+        means, scores = to_fields(known.choice["mean_returns"]), to_fields(known.choice["scores"])
         returns = {member: to_number(means[member.name]) for member in members}
         scored = {member: to_number(scores[member.name]) for member in members if member.name in scores}
         return Choice(fresh_episodes(run), run.cfg.criterion, returns, scored)
@@ -113,7 +113,7 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
     by = run.cfg.criterion.metric
     scores = {member: known[by] for member, known in metrics.items() if by in known}
     choice = Choice(fresh_episodes(run), run.cfg.criterion, returns, scores)
-    numbers = {"mean_returns": returns, **({"scores": scores} if scores else {})}
+    numbers = {"mean_returns": returns, "scores": scores}
     stored = {name: {member.name: value for member, value in of.items()} for name, of in numbers.items()}
     save_played(run, played, choice.member, {"basis": _basis(run, policies), **stored} if len(policies) > 1 else None)
     return choice
