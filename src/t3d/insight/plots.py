@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from t3d.config import Member
-from t3d.config.metrics import RETURN
+from t3d.config.metrics import RETURN, SUCCESS, parse_metrics
 from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.errors import UserError
-from t3d.events import Eval
 from t3d.files import readable
 from t3d.insight.curves import DrawnRun, Window, lines
 from t3d.insight.drawing import drawing, look, save
@@ -63,13 +62,12 @@ def draw_curves(
             axes.axvline(start, color="#999999", linewidth=0.8, linestyle=":", label="learning starts")
         axes.set_title(_title(runs, seed, smooth))
         axes.set_xlabel(LABELS[x])
-        named, sets = parse_metric(metric), {run.cfg.eval.set_names[0] for run in runs}
-        in_set = "".join(
-            f" ({name})" for name in sets if name and named.kind is Eval and not _is_of_other(metric, runs)
-        )
+        of_first_set = {RETURN, SUCCESS, *(name for run in runs for name in parse_metrics(run.cfg.env.metrics))}
+        sets = {run.cfg.eval.set_names[0] for run in runs if metric in of_first_set}
+        in_set = "".join(f" ({name})" for name in sorted(sets) if name)
         axes.set_ylabel(f"mean return in evaluation{in_set}, no noise" if metric == RETURN else f"{metric}{in_set}")
         axes.grid(alpha=0.3)
-        if named.is_share:
+        if parse_metric(metric).is_share:
             axes.set_ylim(-0.04, 1.04)  # where a band of one deviation may go beyond
         title = None if seed is not None else _legend_title(pools, banded=banded)
         if banded:
@@ -123,11 +121,6 @@ def _labels(line: Mapping[str, Any], metric: Metric, seeds: int) -> tuple[str, s
     if differ(ends):  # some of its seeds went on
         label += f"; to step {min(ends):,.0f}, where {titles[ends.index(min(ends))]} ends"
     return label, lost
-
-
-def _is_of_other(metric: str, runs: Sequence[Run]) -> bool:
-    """Whether a metric is that of an evaluation set which chooses nothing, such as success.windy."""
-    return any(metric.endswith(f".{name}") for run in runs for name in run.cfg.eval.set_names[1:])
 
 
 def _legend_title(pools: Sequence[Sequence[Run]], *, banded: bool) -> str | None:
