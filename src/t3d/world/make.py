@@ -150,7 +150,7 @@ def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
             importlib.import_module("mujoco")
         redirect_warnings()
         point: Any = gym.registry[name].entry_point
-        takes = load_env_creator(point) if args and isinstance(point, str) else point
+        takes = load_env_creator(point) if isinstance(point, str) else point
         make = partial(gym.make, name, disable_env_checker=True)
         return call_with(make, name, args, keywords, takes, inspect.signature(gym.make).parameters)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
