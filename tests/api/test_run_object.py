@@ -203,7 +203,7 @@ def test_a_run_that_another_thread_stops_ends_and_can_be_finished() -> None:
 def test_a_run_whose_folder_is_gone_has_a_name() -> None:
     run = small("run").finish()
     shutil.rmtree(run.path)
-    assert repr(run) == "<the run runs/run, which cannot be read>"
+    assert repr(run) == f"<the run {run.path}, which cannot be read>"
 
 
 def test_save_writes_a_checkpoint_before_the_training_goes_on() -> None:
