@@ -59,7 +59,7 @@ class CompareArgs(RootFlag):
 
 def main(arguments: list[str]) -> int:
     """Prints tables, writes the picture and says in words what they show."""
-    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole()
+    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole(piped_width=PIPED_WIDTH)
     if not args.groups:
         raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
     if args.metric == "help":
@@ -71,8 +71,6 @@ def main(arguments: list[str]) -> int:
     if args.json:
         write_json(as_json(comparison), standard_output())
     else:
-        if not console.is_terminal:
-            console.width = PIPED_WIDTH
         print_comparison(comparison, console)
     if args.out is not None or not args.json:
         out = args.out or Path("compare.png")
