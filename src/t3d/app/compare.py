@@ -58,7 +58,7 @@ class CompareArgs(RootFlag):
 
 def main(arguments: list[str]) -> int:
     """Prints tables, writes the picture and says in words what they show."""
-    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole()
+    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole(piped_width=PIPED_WIDTH)
     if args.metric == "help" and args.groups:
         return _list_metrics(read_groups(args.groups, args.root)[0].trainings[0].run.path)
     about: dict[str, Any] = {"names": args.names, "metric": args.metric, "threshold": args.threshold, "at": args.at}
@@ -66,8 +66,6 @@ def main(arguments: list[str]) -> int:
     if args.json:
         write_json(comparison.fields, standard_output())
     else:
-        if not console.is_terminal:
-            console.width = PIPED_WIDTH
         print_comparison(comparison, console)
     if args.out is not None or not args.json:
         out = args.out or Path("compare.png")

@@ -73,9 +73,7 @@ class ShowArgs(RunFlags):
 
 def main(arguments: list[str]) -> int:
     """Lists the runs, or shows one."""
-    console = PlainConsole()
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
+    console = PlainConsole(piped_width=PIPED_WIDTH)
     if arguments[:1] == ["show"]:
         shown = read_flags(ShowArgs, arguments[1:], "t3d runs show")
         run = read_summary(locate(shown.run, shown.root))

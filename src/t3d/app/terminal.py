@@ -29,11 +29,13 @@ SKIPPING = "the run has ended and is saved; the rest of the output is skipped"
 class PlainConsole(Console):
     """rich's console that prints text literally: without markup, emoji codes and colouring of numbers."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, piped_width: int = 0, **options: Any) -> None:
         if os.environ.get("TERM") == "dumb":
             options = {"force_terminal": False, **options}  # plain lines, whatever FORCE_COLOR says
         file = sys.stderr if options.get("stderr") else sys.stdout  # as they are now: an environment may replace them
         super().__init__(markup=False, emoji=False, highlight=False, **{"file": file, **options})
+        if piped_width and not self.is_terminal:
+            self.width = piped_width
 
     def render_str(self, text: str, **keywords: Any) -> Text:
         """Escapes control characters; all strings pass through here, those in tables too."""

@@ -36,8 +36,8 @@ def play(arguments: list[str]) -> int:
     choose_graphics()
     from t3d.insight.video import open_window  # noqa: PLC0415 (only after the graphics are chosen)
 
-    found = find_policy(args, console)
-    run, policy, env = found.run, found.policy, found.env
+    chosen = find_policy(args, console)
+    run, policy, env = chosen.run, chosen.policy, chosen.env
     if env.pixels:
         raise UserError(f"{env.title} draws what the policy observes (env.pixels), so it has no window; {instead}")
     seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]

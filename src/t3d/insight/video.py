@@ -30,7 +30,7 @@ from t3d.store.log import remembered_files
 from t3d.world.fingerprint import check_fits
 from t3d.world.guard import EnvFactory, Environment, close_quietly
 from t3d.world.make import env_factory, own_names
-from t3d.world.pixels import with_pixels
+from t3d.world.pixels import picture_in, with_pixels
 from t3d.world.simulators import choose_graphics, graphics_hint
 
 Frame = NDArray[np.uint8]
@@ -150,15 +150,10 @@ def _in_colour(image: Frame) -> Frame:
 
 def _render(env: Environment) -> Frame:
     try:
-        frame = np.asarray(env.gym.render())
+        rendered = env.gym.render()
     except Exception as error:
         raise UserError(f"the environment cannot be rendered here: {error}{graphics_hint()}") from error
-    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
-        raise UserError(
-            "render() must return an image (height, width, 3) of uint8; it returned one of shape "
-            f"{frame.shape} and type {frame.dtype}"
-        )
-    return frame
+    return picture_in(rendered, "a video")
 
 
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
