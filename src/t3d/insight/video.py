@@ -62,14 +62,14 @@ def open_renderable(cfg: EnvConfig, make_env: EnvFactory | None = None) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{cfg.id} cannot be recorded here: {error}{graphics_hint()}") from error
+        raise UserError(f"{cfg.title} cannot be recorded here: {error}{graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
-            f"{cfg.id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
+            f"{cfg.title} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return an image"
         )
     if getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
-        raise UserError(f"{cfg.id} cannot be recorded: it has no render()")
+        raise UserError(f"{cfg.title} cannot be recorded: it has no render()")
     track(env)
     return env
 
