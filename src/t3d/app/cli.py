@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from t3d.app.terminal import printable, safe_streams
+from t3d.app.terminal import safe_streams
 from t3d.errors import EnvironmentFailed, UserError, did_you_mean
+from t3d.files import printable
 from t3d.version import __version__
 
 PACKAGE = Path(__file__).parents[1]

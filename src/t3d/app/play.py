@@ -176,15 +176,13 @@ def best_member(
     return by_curve
 
 
-def chosen_member(run: Run, console: Console) -> Member:
-    """Returns the best member as far as the folder says, for commands that play nothing."""
-    choice, contenders = known_choice(run), _in_words(run.contenders)
-    member = run.best_member() if choice is None else choice.member
+def show_choice(run: Run, console: Console) -> None:
+    """Prints which of several members commands take that play nothing."""
     if len(run.contenders) > 1:
+        choice, contenders = known_choice(run), _in_words(run.contenders)
         play = f"t3d eval {run.path} chooses on fresh episodes"
-        unknown = f"{member.title} of {contenders} has the best evaluation; {play}"
+        unknown = f"{run.best_member().title} of {contenders} has the best evaluation; {play}"
         console.print(f"  {_result(choice, contenders, run) if choice else unknown}", soft_wrap=True)
-    return member
 
 
 def _in_words(members: Sequence[Member]) -> str:

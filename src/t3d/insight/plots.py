@@ -141,7 +141,7 @@ def _size(drawn: Sequence[Labelled]) -> tuple[float, float]:
 
 def _title(runs: Sequence[Run], seed: int | str | None, smooth: int) -> str:
     title = " and ".join(dict.fromkeys(f"{run.cfg.rule_title} on {run.cfg.env.title}" for run in runs))
-    title += f", averaged over {smooth} evaluations" if smooth > 1 else ""
+    title += f", averaged over {smooth} reports" if smooth > 1 else ""
     for run in runs if seed is None else ():
         count = len(by_values(run.evals))
         if count > MOST_DRAWN:

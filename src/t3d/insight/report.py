@@ -93,18 +93,12 @@ def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None
 
 
 def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
-    base = comparison.rows[0].name
-    meaning = (
-        f"{comparison.score} In brackets 95 % intervals over seeds. IQM: interquartile mean. Difference: of the IQMs, "
-        f"to {base}; better: how probably a seed scores higher than one of {base}."
-    )
     settings = difference({facts.name: facts.summary for facts in runs}) if len(runs) > 1 else {}
     differing = [[key, *(_value(row[facts.name]) for facts in runs)] for key, row in settings.items()]
     return section(
         f"Comparison on {', '.join(comparison.tasks)}",
         element("div", {"class": "verdict"}, listed(comparison.sentences)),
         score_table(comparison),
-        element("p", {"class": "quiet"}, meaning),
         element("h3", None, "Settings in which the runs differ") if differing else None,
         table(("setting", *(facts.name for facts in runs)), differing, "words") if differing else None,
     )

@@ -49,8 +49,8 @@ class Labelled(NamedTuple):
 def charts(runs: Sequence[DrawnRun], alarms: Iterable[Alarm]) -> list[Html]:
     """Returns the charts under their headings; runs that differ only in their seeds are one line."""
     pools = pooled(runs)
-    asked = dict.fromkeys(name for run in runs for name in parse_metrics(run.cfg.env.metrics))
-    panels = [panel for whole in json.loads(PANELS.read_bytes()) for panel in _each_of_info(whole, asked)]
+    names = dict.fromkeys(name for run in runs for name in parse_metrics(run.cfg.env.metrics))
+    panels = [panel for whole in json.loads(PANELS.read_bytes()) for panel in _each_of_info(whole, names)]
     groups: dict[str, list[Html]] = {}
     for whole in panels:
         sounded = sorted({alarm.step for alarm in alarms if alarm.kind in whole.get("alarms", [])})
@@ -68,11 +68,11 @@ def return_chart(run: DrawnRun) -> Html | None:
     return _chart(json.loads(PANELS.read_bytes())[0], [[run]], [])
 
 
-def _each_of_info(panel: dict[str, Any], asked: Iterable[str]) -> list[dict[str, Any]]:
+def _each_of_info(panel: dict[str, Any], names: Iterable[str]) -> list[dict[str, Any]]:
     """Gives each metric of info a chart, because their scales differ."""
     if "of_info" not in panel:
         return [panel]
-    return [{**panel, "title": f"{panel['title']}: {name}", "metrics": {f"metrics.{name}": name}} for name in asked]
+    return [{**panel, "title": f"{panel['title']}: {name}", "metrics": {f"metrics.{name}": name}} for name in names]
 
 
 def _each_metric(panel: dict[str, Any]) -> list[dict[str, Any]]:

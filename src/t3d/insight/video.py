@@ -33,7 +33,7 @@ from t3d.world.evaluate import play_episodes
 from t3d.world.fingerprint import check_fits
 from t3d.world.guard import EnvFactory, Environment, close_quietly
 from t3d.world.make import env_factory, own_names
-from t3d.world.pixels import with_pixels
+from t3d.world.pixels import picture_in, with_pixels
 from t3d.world.simulators import choose_graphics, graphics_hint
 
 Frame = NDArray[np.uint8]
@@ -66,14 +66,14 @@ def open_renderable(cfg: EnvConfig, make_env: EnvFactory | None = None) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{cfg.id} cannot be recorded here: {error}{graphics_hint()}") from error
+        raise UserError(f"{cfg.title} cannot be recorded here: {error}{graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
-            f"{cfg.id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
+            f"{cfg.title} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return an image"
         )
     if getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
-        raise UserError(f"{cfg.id} cannot be recorded: it has no render()")
+        raise UserError(f"{cfg.title} cannot be recorded: it has no render()")
     track(env)
     return env
 
@@ -148,15 +148,10 @@ def _in_colour(image: Frame) -> Frame:
 
 def _render(env: Environment) -> Frame:
     try:
-        frame = np.asarray(env.gym.render())
+        rendered = env.gym.render()
     except Exception as error:
         raise UserError(f"the environment cannot be rendered here: {error}{graphics_hint()}") from error
-    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
-        raise UserError(
-            "render() must return an image (height, width, 3) of uint8; it returned one of shape "
-            f"{frame.shape} and type {frame.dtype}"
-        )
-    return frame
+    return picture_in(rendered, "a video")
 
 
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:
