@@ -158,7 +158,12 @@ def test_success_is_shown_beside_returns_in_every_set(tmp_path: Path, capsys: py
     assert f", success {100 * rate:.0f} %, " in line
     assert main(["report", str(tmp_path / "sets")]) == 0
     page = (tmp_path / "sets" / "report.html").read_text(encoding="utf-8")
-    assert "Info: energy" in page and ">in evaluations odd<" in page and "Info: success" not in page
+    assert (
+        "Info: energy" in page
+        and ">in evaluations odd<" in page
+        and ">in evaluations calm<" in page
+        and "Info: success" not in page
+    )
     assert "with the best evaluation by success, at step" in page and "chosen by success from" in page
 
 
