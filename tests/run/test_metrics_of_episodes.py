@@ -208,6 +208,8 @@ def test_the_seed_that_succeeds_is_chosen_although_another_returns_more(trained:
     run = open_run(path)
     cfg = merge(run.cfg, {"eval": {"best_by": "energy:min"}})
     choice = play_choice(run._replace(cfg=cfg))
+    assert choice.member == min(choice.scores, key=choice.scores.__getitem__) == choice.ranked[0]
+    assert ", energy " in choice.text(choice.member)
     by_return = play_choice(run._replace(cfg=merge(cfg, {"eval": {"best_by": "return"}})))
     assert by_return.member == max(by_return.mean_returns, key=by_return.mean_returns.__getitem__)
     assert known_choice(run._replace(cfg=cfg)) is None  # the choice was by the return
