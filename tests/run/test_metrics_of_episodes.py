@@ -226,7 +226,7 @@ def test_a_run_ends_after_three_evaluations_in_a_row_and_is_over(tmp_path: Path)
 def test_evaluations_that_miss_the_goal_start_the_count_again() -> None:
     goal, reached = Goal(merge(Config(), {"stop_when": "return=0"})), []
     for step, total in enumerate([1.0, 1.0, -1.0, 1.0, 1.0, 1.0]):
-        said = goal.note_on([Evaluation(step, 0, Any, [EpisodeResult(0, 0, total, 1, False)])])  # type: ignore[arg-type]
+        said = goal.note_on([Evaluation(step, 0, None, [EpisodeResult(0, 0, total, 1, False)])])  # type: ignore[arg-type]
         reached.append((goal.is_reached, len(said)))
     assert reached == [(False, 0)] * 5 + [(True, 1)]
 
