@@ -221,11 +221,11 @@ def in_its_own_mount(script: str, disk: Path, **values: Any) -> list[dict[str, A
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@in_a_mount
 def in_system(kind: str) -> Any:
     return pytest.param(kind, marks=pytest.mark.system)
 
 
+@in_a_mount
 @pytest.mark.parametrize("kind", [in_system("full"), "really full", in_system("read-only")])
 def test_a_disk_that_is_full_or_read_only_for_a_while(tmp_path: Path, kind: str) -> None:
     script = READ_ONLY if kind == "read-only" else FULL
