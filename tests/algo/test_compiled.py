@@ -118,6 +118,22 @@ def test_numbers_that_move_are_followed() -> None:
     assert torch.equal(still, learner.agent.critic.flat)
 
 
+def test_a_rate_that_is_set_is_in_memory_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "capture", ENGINES["capture"]._replace(records=False))  # graphs need a GPU
+    eager, traced = (Learner(SPEC, CFG, range(2), dtype=torch.float64, engine=name) for name in ("eager", "capture"))
+    batches = helpers.random_batches(SPEC, CFG, 2, 6)
+    for rate in (CFG.critic_lr, 2e-3, 5e-3):
+        eager.set_rates(critic_lr=rate)
+        traced.set_rates(critic_lr=rate)
+        for batch, draws in (next(batches), next(batches)):
+            eager.update(batch, draws)
+            traced.update(batch, draws)
+    assert isinstance(traced.coefficients.critic_lr, torch.Tensor) and float(traced.coefficients.critic_lr) == 5e-3
+    assert traced.coefficients.actor_lr == CFG.actor_lr  # what has not changed is no tensor
+    for (name, tensor), (_, other) in zip(named_tensors(eager.agent), named_tensors(traced.agent), strict=True):
+        torch.testing.assert_close(other, tensor, rtol=0, atol=1e-11, msg=name)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager"])
 def test_what_was_traced_can_be_compiled_whole(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as a machine without a GPU can tell."""

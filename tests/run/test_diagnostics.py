@@ -312,7 +312,7 @@ def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
     with collected(cfg, Ones, 190) as (training, trace):
         learner, memory = training.parts.learner, training.parts.memory
         before = learner.agent.critic_adam.mean.clone()
-        batch, draws = learner.last_update_inputs
+        batch, draws = learner.engine.inputs
         training.parts.stop(0, "for this test")
         (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))
         assert torch.equal(learner.agent.critic_adam.mean, before), "only a copy was updated"
