@@ -48,7 +48,7 @@ COMMANDS = {
     "plot": Command("plot RUN...", "plot the learning curves of one or more runs", "", "t3d.app.compare:plot"),
     "compare": Command("compare A B...", "compare groups of runs: means, intervals, differences"),
     "record": Command("record RUN", "record a video of a run's best policy (mp4)", "config", "t3d.app.play:record"),
-    "play": Command("play RUN", "watch a run's best policy in a window", "config", "t3d.app.window:play"),
+    "play": Command("play RUN", "watch a run's best policy in a window", "config", "t3d.app.play:play"),
     "export": Command("export RUN", "write a run's best policy as one ONNX or C file"),
     "serve": Command("serve FILE", "serve a policy over HTTP and WebSocket"),
     "explain": Command(

@@ -34,8 +34,13 @@ def metric_text(name: str, value: float) -> str:
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Formats metrics to follow a return: ", success 92 %, energy 12.3"."""
-    success_first = sorted(metrics.items(), key=lambda item: item[0] != SUCCESS)
-    return "".join(f", {name} {metric_text(name, value)}" for name, value in success_first)
+    return "".join(f", {name} {text}" for name, text in metric_texts(metrics).items())
+
+
+def metric_texts(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Formats each metric; success comes first."""
+    names = sorted(metrics, key=lambda name: name != SUCCESS)
+    return {name: metric_text(name, metrics[name]) for name in names}
 
 
 def returned(fresh: Fresh) -> str:
