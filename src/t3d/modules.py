@@ -11,7 +11,7 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.machinery import ModuleSpec
