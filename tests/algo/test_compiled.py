@@ -13,7 +13,7 @@ from test_pixels import CAMERA, SMALL
 import helpers
 import t3d
 from image_batches import image_batches
-from rules_in_tests import ALL_NETWORKS, ALL_RULES, CHOICES
+from rules_in_tests import ALL_RULES, CHOICES, NETWORKS
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner
@@ -59,7 +59,7 @@ def test_every_rule_is_traced(rule: str) -> None:
     assert_same_updates(ALL_RULES[rule], CFG, helpers.random_batches(SPEC, CFG, 2, 5))
 
 
-@pytest.mark.parametrize(("kind", "activation"), ALL_NETWORKS)
+@pytest.mark.parametrize(("kind", "activation"), NETWORKS)
 def test_every_architecture_is_traced(kind: str, activation: str) -> None:
     networks: dict[str, Any] = {f"{owner}_network": kind for owner in ("actor", "critic")}
     networks |= {f"{owner}_activation": activation for owner in ("actor", "critic")}
