@@ -39,7 +39,7 @@ TUTORIALS = [
 ]
 SMALL = shlex.split(
     "--total-steps 250 --random-steps 100 --eval.episodes 1 --eval.every-steps 250 --log.diagnose-every-steps 125 "
-    "--no-video"
+    "--td3.batch-size 16 --td3.actor-hidden 16 16 --td3.critic-hidden 16 16 --no-video"
 )
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 

@@ -48,9 +48,9 @@ def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("SEEN_FILE", str(tmp_path / "seen"))
     monkeypatch.setenv("FAULT", "step exception")
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
-    list(train(actor_config(tmp_path, "Watched")))
+    list(train(actor_config(tmp_path, "Watched", seeds=[0], actors="local:1")))
     assert "environments may print" in (tmp_path / "a" / "workers.log").read_text()
-    events = list(train(actor_config(tmp_path, "Faulty", run={"name": "b"})))
+    events = list(train(actor_config(tmp_path, "Faulty", run={"name": "b"}, seeds=[0], actors="local:1")))
     assert "lost its mind (actor_worlds.py, line " in of_kind(events, ActorEvent)[0].text
     assert "Traceback" in (tmp_path / "b" / "workers.log").read_text()
 

@@ -67,7 +67,20 @@ def test_every_architecture_is_traced(kind: str, activation: str) -> None:
     assert_same_updates(TD3, cfg, helpers.random_batches(SPEC, cfg, 2, 4))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+IN_ONE = {  # of "together"
+    "truncated",
+    "actor on the mean",
+    "categorical",
+    "weight decay",
+    "gradient clipping",
+    "cosine schedule",
+    "penalty",
+}
+
+
+@pytest.mark.parametrize(
+    "choice", [pytest.param(choice, marks=pytest.mark.slow if choice in IN_ONE else ()) for choice in CHOICES]
+)
 def test_every_choice_is_traced(choice: str) -> None:
     cfg = replace(CFG, **CHOICES[choice])
     assert_same_updates(TD3, cfg, helpers.random_batches(SPEC, cfg, 2, 4))

@@ -211,7 +211,7 @@ def test_settings_come_from_defaults_preset_file_and_flags_in_this_order(tmp_pat
     args = parse([f"--config={file}"])
     assert (args.cfg.preset, args.cfg.td3.batch_size, args.cfg.env.id) == ("paper", 100, "Hopper-v5")
     assert parse([f"--config={file}", "--preset", "paper"]) == args
-    with pytest.raises(UserError, match="says preset=paper, and the command --preset quick; leave one of them out"):
+    with pytest.raises(UserError, match="have preset=paper, and preset=quick is given; leave one of them out"):
         parse([f"--config={file}", "--preset", "quick"])
 
 

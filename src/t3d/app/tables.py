@@ -134,8 +134,3 @@ def write_json(value: Any, output: Output) -> None:
         print(json.dumps(finite(value), allow_nan=False), file=output, flush=True)
     except RecursionError:
         raise UserError("its settings are nested too deeply to be written as JSON") from None
-
-
-def member_fields(member: Member) -> dict[str, Any]:
-    """Returns who a member is: its name, seed and, in a sweep, values."""
-    return {"member": member.name, "seed": member.seed, "values": dict(member.values)}

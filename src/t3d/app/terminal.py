@@ -17,18 +17,13 @@ from rich.console import Console
 from rich.text import Text
 
 from t3d.errors import UserError
-from t3d.files import display_path, error_text
+from t3d.files import display_path, error_text, printable
 from t3d.process import open_closed_descriptors
 
 Handler = Callable[[int, FrameType | None], None]
 SHOW_CURSOR = b"\x1b[?25h"
 STOPPING = "stopping: the run is being saved; a second Ctrl-C or SIGTERM quits at once"
 SKIPPING = "the run has ended and is saved; the rest of the output is skipped"
-
-
-def printable(text: str) -> str:
-    """Escapes the characters that would control the terminal instead of being shown."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 class PlainConsole(Console):
@@ -48,8 +43,8 @@ class PlainConsole(Console):
 
 
 def labelled(label: str, style: str, text: str) -> Text:
-    """Returns a coloured label followed by the text."""
-    return Text.assemble((label, style), " ", printable(text))
+    """Returns a coloured label, if there is one, followed by the text."""
+    return Text.assemble((label, style), " " if label else "", printable(text))
 
 
 def draw_picture(draw: Callable[[], None], out: Path, console: PlainConsole) -> bool:
