@@ -87,6 +87,7 @@ def test_a_config_a_table_an_id_and_a_class_train_the_same() -> None:
         ({"settings": {"td3.gamma": 2}}, "td3.gamma=2 is out of range"),
         ({"settings": {"total_steps": 5}}, "total_steps is among the settings and an argument; give it once"),
         ({"preset": "quik"}, "unknown preset quik"),
+        ({"seeds": 3}, "seeds=3 is not a list of integers"),
     ],
 )
 def test_a_mistake_is_a_sentence_before_anything_is_written(given: dict[str, Any], sentence: str) -> None:
