@@ -227,7 +227,7 @@ def import_named(name: str, kind: type[Value], role: str) -> Value:
     value = getattr(module, attribute, None)
     if not isinstance(value, kind):
         problem = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
-        needed = "function or class" if kind is Callable else kind.__name__
+        needed = "function or class" if kind.__name__ == "Callable" else kind.__name__
         own = [key for key, other in vars(module).items() if isinstance(other, kind)]
         raise UserError(f"{name} {problem}; a {role} must be a {needed}{did_you_mean(attribute, own)}")
     return value

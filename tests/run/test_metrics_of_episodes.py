@@ -21,6 +21,7 @@ from t3d.errors import NothingLeft, UserError
 from t3d.events import EpisodeEnd, Eval, Event, Note
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.policy.files import read_policy
+from t3d.run.goal import Goal
 from t3d.store.best import BestPolicies
 from t3d.store.columns import read_columns
 from t3d.store.reader import open_run
@@ -222,10 +223,12 @@ def test_a_run_ends_after_three_evaluations_in_a_row_and_is_over(tmp_path: Path)
     assert list(t3d.resume(tmp_path / "goal"))[-1].step == 200
 
 
-def test_evaluations_that_miss_the_goal_start_the_count_again(tmp_path: Path) -> None:
-    cfg = small(tmp_path, "far", stop_when="return=0")
-    events = list(t3d.train(cfg))
-    assert events[-1].step == 200 and not notes(events)
+def test_evaluations_that_miss_the_goal_start_the_count_again() -> None:
+    goal, reached = Goal(merge(Config(), {"stop_when": "return=0"})), []
+    for step, total in enumerate([1.0, 1.0, -1.0, 1.0, 1.0, 1.0]):
+        said = goal.note_on([Evaluation(step, 0, None, [EpisodeResult(0, 0, total, 1, False)])])  # type: ignore[arg-type]
+        reached.append((goal.is_reached, len(said)))
+    assert reached == [(False, 0)] * 5 + [(True, 1)]
 
 
 @pytest.mark.parametrize("at", [57, 113])

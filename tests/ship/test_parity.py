@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,16 @@ def test_a_policy_that_differs_in_one_weight_is_refused_and_not_written(
         with pytest.raises(UserError, match=r"differs from the policy by .* nothing was written"):
             export_policy(policy, tmp_path / "policy", kind, {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("difference", [1.1e-5, np.nan, 0.9e-5])
+def test_more_than_a_hundred_thousandth_of_the_range_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, difference: float
+) -> None:
+    monkeypatch.setattr(export, "_c", lambda *_: (b"", difference))
+    with nullcontext() if difference < 1e-5 else pytest.raises(UserError, match="nothing was written"):
+        export_policy(of_vectors(), tmp_path / "policy.c", "c", {})
+    assert (tmp_path / "policy.c").exists() == (difference < 1e-5)
 
 
 @pytest.mark.parametrize("wrong", [np.inf, np.nan, 100.0])

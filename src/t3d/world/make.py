@@ -152,7 +152,8 @@ def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
         point: Any = gym.registry[name].entry_point
         takes = load_env_creator(point) if isinstance(point, str) else point
         make = partial(gym.make, name, disable_env_checker=True)
-        return call_with(make, name, args, keywords, takes, inspect.signature(gym.make).parameters)
+        env: gym.Env[Any, Any] = call_with(make, name, args, keywords, takes, inspect.signature(gym.make).parameters)
+        return env
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
         remedy = f'install it with: pip install "t3d[{extra}]"' if extra else f"try a newer version{_hint(name, None)}"
