@@ -159,7 +159,12 @@ def test_success_is_shown_beside_returns_in_every_set(tmp_path: Path, capsys: py
     assert f", success {100 * rate:.0f} %, " in line
     assert main(["report", str(tmp_path / "sets")]) == 0
     page = (tmp_path / "sets" / "report.html").read_text(encoding="utf-8")
-    assert "Info: energy" in page and ">in evaluations odd<" in page and "Info: success" not in page
+    assert (
+        "Info: energy" in page
+        and ">in evaluations odd<" in page
+        and ">in evaluations calm<" in page
+        and "Info: success" not in page
+    )
     assert "with the best evaluation by success, at step" in page and "chosen by success from" in page
 
 
@@ -204,6 +209,8 @@ def test_the_seed_that_succeeds_is_chosen_although_another_returns_more(trained:
     run = open_run(path)
     cfg = merge(run.cfg, {"eval": {"best_by": "energy:min"}})
     choice = play_choice(run._replace(cfg=cfg))
+    assert choice.member == min(choice.scores, key=choice.scores.__getitem__) == choice.ranked[0]
+    assert ", energy " in choice.text(choice.member)
     by_return = play_choice(run._replace(cfg=merge(cfg, {"eval": {"best_by": "return"}})))
     assert by_return.member == max(by_return.mean_returns, key=by_return.mean_returns.__getitem__)
     assert known_choice(run._replace(cfg=cfg)) is None  # the choice was by the return

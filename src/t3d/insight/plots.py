@@ -81,7 +81,7 @@ def draw_curves(
 def _lines(pools: Sequence[Sequence[Run]], name: str, seed: int | str | None) -> list[Labelled]:
     """Returns one line for each pool of runs, in a sweep one for each combination of values; or those of one member."""
     metrics, columns = read_metric([run.path for pool in pools for run in pool], name)
-    drawn = []
+    drawn = list[Labelled]()
     for pool in pools:
         runs = [DrawnRun(readable(run.path.name), columns[run.path]) for run in pool]
         of_run = f"{joined([run.name for run in runs])}: " if len(pools) > 1 else ""

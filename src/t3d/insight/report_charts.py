@@ -100,7 +100,7 @@ def _chart(panel: dict[str, Any], pools: Sequence[Pool], sounded: Sequence[int])
     drawn = ending_highest(known, MOST_LINES)
     notes = [f"The {MOST_LINES} of {len(known)} that end highest."] if len(known) > len(drawn) else []
     notes += ["Dashed in red: an alarm about this."] if sounded else []
-    svg = page_picture(partial(_draw_chart, drawn=drawn, sounded=sounded), SIZE)
+    svg = page_picture(partial(draw_chart, drawn=drawn, sounded=sounded), SIZE)
     keys = [{"class": "key", "style": f"background: {_look(index)['color']}"} for index in range(len(drawn))]
     items = (element("li", None, element("span", key), line.label) for key, line in zip(keys, drawn, strict=True))
     legend = element("ul", {"class": "legend"}, items) if len(drawn) > 1 else None
@@ -190,7 +190,8 @@ def averaged(values: Sequence[float], width: int) -> Any:
     return np.array([np.mean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)])
 
 
-def _draw_chart(axes: Any, drawn: Sequence[Labelled], sounded: Sequence[int]) -> None:
+def draw_chart(axes: Any, drawn: Sequence[Labelled], sounded: Sequence[int] = ()) -> None:
+    """Draws the lines of a chart, and where alarms sounded."""
     draw_lines(axes, drawn)
     for step in sounded:
         axes.axvline(step, color=RED, linewidth=1, linestyle="--")
