@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-THEIR_NAMES = {  # our settings: their names in Stable-Baselines3 and its zoo, CleanRL, the authors' code, TorchRL, or on lips
+THEIR_NAMES = {  # our settings: their names in Stable-Baselines3 and its zoo, CleanRL, the authors' code, TorchRL
     "algo": "rule",
     "checkpoint.every_steps": "save_freq",
     "device=cuda": "cuda",
