@@ -441,6 +441,8 @@ class ImagePolicy(CnnPolicy):
         for network in (self.actor, self.critic):
             network.optimizer = self.optimizer_class(network.parameters(), lr=lr_schedule(1))  # type: ignore[call-arg]
 
+    def set_training_mode(self, mode: bool) -> None: ...  # nothing in it depends on that
+
 
 # World: their environments, statistics and evaluations as our loop knows them.
 
@@ -904,12 +906,15 @@ def their_model(
 
 
 def tensors_in(archive: zipfile.ZipFile, name: str) -> Any:
-    """Reads tensors, the one file of ours that torch reads: what would run code is refused by it."""
-    content = io.BytesIO(unpacked(archive, name, MOST_BYTES))
-    with zipfile.ZipFile(content) as inner:
+    """Reads tensors, which alone torch reads anywhere in T3D; it refuses what would run code."""
+    content = unpacked(archive, name, MOST_BYTES)
+    with zipfile.ZipFile(io.BytesIO(content)) as inner:
         if sum(record.file_size for record in inner.infolist()) > MOST_BYTES:
             raise Refused(f"{name} says that it holds more than the limit of {MOST_BYTES:,} bytes")
-    return torch.load(content, map_location="cpu", weights_only=True)
+    try:
+        return to_fields(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except Exception as error:  # whatever torch raises for what is not tensors by name
+        raise Refused(f"{name} holds more than tensors: torch does not read it ({type(error).__name__})") from None
 
 
 def their_actions(described: dict[str, Any], size: int) -> Any:

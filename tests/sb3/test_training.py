@@ -98,9 +98,8 @@ def test_they_act_alike_on_any_observation(space: Any) -> None:
 
 
 def test_learning_in_pieces_is_learning() -> None:
-    whole, pieces = small(), small()
-    whole.learn(90)
-    pieces.learn(30)
+    whole = small().learn(90)
+    pieces = small().learn(30)
     for _ in range(60):
         pieces.learn(1, reset_num_timesteps=False)
     np.testing.assert_array_equal(whole._run.parts.snapshot().flat, pieces._run.parts.snapshot().flat)
