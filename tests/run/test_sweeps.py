@@ -176,7 +176,13 @@ def test_a_sweep_is_given_in_toml_and_in_python(tmp_path: Path) -> None:
         ("td3.aggregate=min,mean", "sweep='td3.aggregate=min,mean' cannot be read; write FIELD=V1,V2 with numbers"),
         ("td3.gamma=0.9,1.2", "td3.gamma=1.2 is out of range; it must be between 0 and 1"),
         (["td3.gamma=0.9,1", "td3.gamma=0.8,0.7"], "sweep names td3.gamma twice"),
-        ([f"td3.{name}=0,1" for name in ("gamma", "tau", "actor_lr", "critic_lr")], "sweeps at most 3"),
+        (
+            [
+                f"td3.{name}=0,1"
+                for name in ("gamma", "tau", "actor_lr", "critic_lr", "target_noise", "weight_decay", "max_grad_norm")
+            ],
+            "sweeps at most 6",
+        ),
         (
             "td3.gamma=" + ",".join(f"{one / 1000}" for one in range(1001)),
             "1,001 members (1,001 combinations of values x 1 seed) are too many",
