@@ -91,17 +91,25 @@ def tune(
     for what, count, least in (("trials", trials, 1), ("together", together, 1), ("fresh_seeds", fresh_seeds, 2)):
         if count < least:
             raise UserError(f"{what}={count} is too few; give at least {least}")
+    if sampler not in ("tpe", "random"):
+        raise UserError(f"sampler={sampler} is neither tpe nor random")
     if cfg.sweep:
         raise UserError(f"a search has sweeps of its own; leave out {plain(cfg.sweep)}, or search these settings")
-    searched = _space([*space], cfg)
+    from optuna.exceptions import ExperimentalWarning, StorageInternalError  # noqa: PLC0415 (an extra, which takes a second)
+
+    searched = _space(words := [*space], cfg)
     folder = Path(cfg.run.root).absolute() / (cfg.run.name or f"tune-{folder_name(cfg)}")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="optuna")  # of what is experimental, or reported twice
-        study = _open_study(folder, storage, sampler, cfg, {name: str(values) for name, values in searched.items()})
+        warnings.simplefilter("ignore", ExperimentalWarning)  # its pictures
+        warnings.filterwarnings("ignore", message="The reported value is ignored")  # after a resume
+        study = _open_study(folder, storage, sampler, cfg, words)
         search = Search(cfg, searched, folder, study, not storage, make_env, stop, progress)
-        while search.train_next(trials, together):
-            pass
-        return search.judge(fresh_seeds)
+        try:
+            while search.train_next(trials, together):
+                pass
+            return search.judge(fresh_seeds)
+        except StorageInternalError as error:
+            raise UserError(f"the study's database failed ({error}); the same command continues") from None
 
 
 class Search(NamedTuple):
@@ -129,7 +137,7 @@ class Search(NamedTuple):
 
     def _claim(self, trials: int, together: int, claims: ExitStack) -> list[optuna.Trial]:
         """Takes trials whose process has ended, or asks for new ones; a lock says that somebody trains them."""
-        import optuna  # noqa: PLC0415 (an extra, which takes a second)
+        import optuna  # noqa: PLC0415
 
         with one_at_a_time(self.folder):
             for lock in dict.fromkeys(map(self._lock, self._in_state("RUNNING"))):
@@ -160,7 +168,7 @@ class Search(NamedTuple):
         alone = asked[0] if len(asked) == 1 else None
         trainings = self._train(self._lock(asked[0]).stem, points, self.base.seeds, alone)
         for trial, row in zip(asked, self._compared(trainings, map(_text, points)).rows, strict=True):
-            is_lost = any(seed.diverged for seed in row.scored.seeds) or (trial is alone and trial.should_prune())
+            is_lost = "stopped" in trial.user_attrs or any(seed.diverged for seed in row.scored.seeds)
             state = optuna.trial.TrialState.PRUNED if is_lost else optuna.trial.TrialState.COMPLETE
             self.study.tell(trial, None if is_lost else row.mean.value, state, skip_if_finished=True)
         self._lock(asked[0]).unlink(missing_ok=True)
@@ -174,7 +182,7 @@ class Search(NamedTuple):
         distinct, found = {_text(point): point for point in points}, dict[str, list[Training]]()
         for number, texts in enumerate([[*distinct]] if self.side_by_side else [[text] for text in distinct]):
             values = {tuple(distinct[text].values()): text for text in texts}
-            own = {"seeds": seeds, "run.root": str(self.folder), "run.name": f"{name}-{number}"}
+            own = {"seeds": seeds, "run.root": str(self.folder), "run.name": f"{name}-{number}" if number else name}
             of_one: Values = {"sweep": [format_sweep([*self.space], values)]} if len(texts) > 1 else distinct[texts[0]]
             run = self._train_run(merge_named(self.base, {**of_one, **own}), alone)
             for member in run.evals:
@@ -194,7 +202,8 @@ class Search(NamedTuple):
                     values[event.step].append(-score if cfg.criterion.lowest else score)
                     if len(values[event.step]) == len(cfg.seeds):
                         alone.report(float(np.mean(values[event.step])), event.step)
-                        if alone.should_prune():
+                        if event.step < cfg.total_steps and alone.should_prune():
+                            alone.set_user_attr("stopped", event.step)
                             break
             if self.stop is not None and self.stop.is_set():
                 raise StoppedEarly(f"stopped; the same command continues the search in {display_path(self.folder)}")
@@ -233,8 +242,6 @@ class Search(NamedTuple):
     def judge(self, fresh: int) -> Tuning:
         """Trains the best trials and the defaults on seeds that no trial had, compares them, and writes the best."""
         ranked, known = self._ranked(), flat(self.base)
-        if not ranked:
-            raise UserError(f"no trial in {display_path(self.folder)} has a score: all diverged; search other values")
         points = {"defaults": {field: known[field] for field in self.space}}
         for trial in ranked:
             if len(points) <= COMPARED and (point := self._point(trial)) not in points.values():
@@ -244,9 +251,11 @@ class Search(NamedTuple):
             if self._in_state("RUNNING") or not try_lock(lock):
                 self._say("others still train; the last one, or this command again, comes to the verdict")
                 return tuning
+            if not ranked:
+                raise UserError(f"no trial in {display_path(self.folder)} has a score: all diverged; search others")
             self._say(f"the verdict: {', '.join(points)}, each with {counted(fresh, 'fresh seed')}")
             begin = max(self.base.seeds) + 1
-            name = f"verdict-{'-'.join(name.rpartition(' ')[2] for name in points)}-of-{fresh}"
+            name = "-".join(["verdict", *(name.removeprefix("trial ") for name in [*points][1:]), f"{fresh}-seeds"])
             comparison = self._compared(self._train(name, [*points.values()], range(begin, begin + fresh)), points)
             sign = 1 if self.base.criterion.lowest else -1
             best = min(comparison.rows[1:] or comparison.rows, key=lambda row: sign * row.mean.value).name
@@ -312,8 +321,12 @@ def _distribution(text: str, *, is_whole: bool) -> optuna.distributions.BaseDist
 
 def _values(params: Mapping[str, Any]) -> Values:
     """Returns what a trial trains with: numbers as names of files have them, and of choices the values."""
-    read = {str: value_of, float: lambda value: float(f"{value:.{DIGITS}g}")}
-    return {field: read.get(type(value), lambda value: value)(value) for field, value in params.items()}
+    values: Values = {}
+    for field, suggested in params.items():
+        value = value_of(suggested) if isinstance(suggested, str) else suggested
+        value = float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        values[field] = tuple(value) if isinstance(value, list) else value
+    return values
 
 
 def _can_differ(cfg: Config, field: str, values: optuna.distributions.BaseDistribution) -> bool:
@@ -329,7 +342,7 @@ def _text(values: Values) -> str:
     return ", ".join(f"{field}={plain(value)}" for field, value in values.items())
 
 
-def _open_study(folder: Path, storage: str, sampler: str, cfg: Config, space: Mapping[str, str]) -> optuna.Study:
+def _open_study(folder: Path, storage: str, sampler: str, cfg: Config, words: Sequence[str]) -> optuna.Study:
     """Opens the study, which is that of an earlier call or a new one: a journal, lines of JSON, or a database."""
     import optuna  # noqa: PLC0415
     from optuna.storages import RDBStorage  # noqa: PLC0415
@@ -344,7 +357,7 @@ def _open_study(folder: Path, storage: str, sampler: str, cfg: Config, space: Ma
             backend: Any = RDBStorage(storage) if storage else JournalStorage(JournalFileBackend(str(file)))
             about: Any = {"direction": direction, "load_if_exists": True, "study_name": folder.name}
             study = optuna.create_study(storage=backend, **about)
-            _refuse_other(study, folder, cfg, space)
+            _refuse_other(study, folder, cfg, words)
     except UserError:
         raise
     except (OSError, Refused) as error:
@@ -358,10 +371,10 @@ def _open_study(folder: Path, storage: str, sampler: str, cfg: Config, space: Ma
     return study
 
 
-def _refuse_other(study: optuna.Study, folder: Path, cfg: Config, space: Mapping[str, str]) -> None:
+def _refuse_other(study: optuna.Study, folder: Path, cfg: Config, words: Sequence[str]) -> None:
     """Refuses to mix trials that cannot be compared."""
     measured = {name: value for name, value in flat(cfg).items() if name.startswith(("eval.", "env."))}
-    measured |= {"seeds": cfg.seeds, **{f"space of {field}": text for field, text in space.items()}}
+    measured |= {"seeds": cfg.seeds, "space": tuple(sorted(words))}
     ours = {name: plain(value) for name, value in (settings_of(cfg) | measured).items()}
     theirs = study.user_attrs.get("settings", ours)
     for name in {**ours, **theirs}:
@@ -381,5 +394,6 @@ def _draw(study: optuna.Study, folder: Path) -> None:
     for name, draw in {**drawn, "importances": optunas.plot_param_importances}.items():
         with mpl.rc_context(), pyplot.ioff(), suppress(ValueError, RuntimeError):  # scores may be equal, or of one
             figure = np.ravel(draw(study))[0].figure
+            figure.set_layout_engine("constrained")
             save(figure, folder / f"{name}.png")
             pyplot.close(figure)
