@@ -11,7 +11,7 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -227,8 +227,9 @@ def import_named(name: str, kind: type[Value], role: str) -> Value:
     value = getattr(module, attribute, None)
     if not isinstance(value, kind):
         problem = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
+        needed = "function or class" if kind is Callable else kind.__name__
         own = [key for key, other in vars(module).items() if isinstance(other, kind)]
-        raise UserError(f"{name} {problem}; a {role} must be a {kind.__name__}{did_you_mean(attribute, own)}")
+        raise UserError(f"{name} {problem}; a {role} must be a {needed}{did_you_mean(attribute, own)}")
     return value
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import helpers
 import t3d
-from rules_in_tests import ALL_NETWORKS
+from rules_in_tests import ALL_NETWORKS, NETWORKS
 from shipped_policies import made, of_images, of_vectors, torch_actions, vector_spec
 from t3d.config.networks import architecture
 from t3d.errors import UserError
@@ -46,7 +46,7 @@ def test_onnx(tmp_path: Path, kind: str, activation: str, hidden: tuple[int, int
 
 @WITH_COMPILER
 @pytest.mark.parametrize("hidden", [(32, 32), WIDE], ids=["32-32", "256-256"])
-@pytest.mark.parametrize(("kind", "activation"), ALL_NETWORKS, ids=NAMES)
+@pytest.mark.parametrize(("kind", "activation"), NETWORKS, ids=NAMES)
 def test_c(kind: str, activation: str, hidden: tuple[int, int]) -> None:
     for scaled in (False, True):
         policy = of_vectors(kind, activation, hidden, scaled)

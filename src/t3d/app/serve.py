@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from t3d.app.flags import read_flags
-from t3d.app.terminal import printable
 from t3d.errors import UserError, check_installed
+from t3d.files import printable
 
 if TYPE_CHECKING:
     from t3d.ship.serve import Application

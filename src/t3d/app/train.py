@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -18,12 +19,11 @@ from t3d.app.flags import RunFlags, ShowFlags, is_flag, read_flags, read_known
 from t3d.app.serve import DASHBOARD
 from t3d.app.session import show
 from t3d.app.tables import settings_table
-from t3d.app.terminal import PlainConsole, SignalRequests, labelled
+from t3d.app.terminal import PlainConsole, labelled
 from t3d.config import Config, RuleConfig, diff, load_toml, merge, plain
-from t3d.config.presets import PRESETS, families, preset
+from t3d.config.presets import PRESETS, as_config, families, preset
 from t3d.config.sweeps import ENV_ARGS, FORM, swept
 from t3d.errors import NothingLeft, UserError, check_installed
-from t3d.events import Event
 from t3d.modules import is_own
 from t3d.store.reader import locate
 
@@ -97,17 +97,12 @@ def main(arguments: list[str]) -> int:
         raise UserError("--resume-or-start needs --run.name NAME, the run to look for")
     path = Path(args.cfg.run.root) / args.cfg.run.name
     resuming = args.resume_or_start and path.is_dir()
+    from t3d.api.run import resume, train  # noqa: PLC0415 (imports Gymnasium)
 
-    def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.api.run import resume, train  # noqa: PLC0415 (imports Gymnasium)
-
-        if resuming:
-            return resume(path, cfg=args.cfg, stop=requested.stop, save=requested.save)
-        return train(args.cfg, stop=requested.stop, save=requested.save)
-
+    begin = partial(resume, path, cfg=args.cfg) if resuming else partial(train, args.cfg)
     try:
         with _dashboard(args) if args.dash else nullcontext():
-            return show(events, args)
+            return show(begin, args)
     except NothingLeft as left:
         if not resuming:
             raise
@@ -120,15 +115,10 @@ def resume_run(arguments: list[str]) -> int:
     """Resumes a run exactly where it was and prints the results, for `t3d resume`."""
     args = read_flags(ResumeArgs, arguments, "t3d resume")
     path = locate(args.run, args.root)
+    from t3d.api.run import resume  # noqa: PLC0415 (imports Gymnasium)
 
-    def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.api.run import resume  # noqa: PLC0415 (imports Gymnasium)
-
-        changes = ("total_steps", "actors", "ray_address", "ray_cpus", "bad_values", "hang_seconds")
-        given: dict[str, Any] = {name: getattr(args, name) for name in changes}
-        return resume(path, stop=requested.stop, save=requested.save, **given)
-
-    return show(events, args)
+    changes = ("total_steps", "actors", "ray_address", "ray_cpus", "bad_values", "hang_seconds")
+    return show(partial(resume, path, **{name: getattr(args, name) for name in changes}), args)
 
 
 def list_presets(arguments: list[str]) -> int:
@@ -170,12 +160,9 @@ def parse_settings(arguments: list[str], kind: type[Args], prog: str) -> Args:
         raise UserError(f"--sweep has no value; {FORM}")
     file = next(reversed(_values(arguments, "--config")), None)
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
-    flag, in_file = next(reversed(_values(arguments, "--preset")), None), from_file.get("preset")
-    if flag is not None and in_file not in (None, flag):
-        raise UserError(f"{file} says preset={in_file}, and the command --preset {flag}; leave one of them out")
-    name = flag or str(in_file or "default")
+    flag = next(reversed(_values(arguments, "--preset")), None)
     try:
-        base = merge(preset(name), {**from_file, "preset": name})
+        base = as_config(from_file, flag)
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     tables: dict[str, Any] = {"env": {"args": {}, "schedule": {}}, "eval": {"args": {}, "sets": {}}}
