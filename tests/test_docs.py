@@ -25,7 +25,8 @@ from t3d.alarms.symptoms import SYMPTOMS
 from t3d.app.cli import COMMANDS, main
 from t3d.app.flags import read_flags
 from t3d.app.serve import ServeArgs
-from t3d.app.train import parse
+from t3d.app.train import TrainArgs, parse_settings
+from t3d.app.tune import TuneArgs
 from t3d.config import Config, flat
 from t3d.config.other_names import THEIR_NAMES, WITHOUT_OURS
 from t3d.events import KINDS
@@ -170,8 +171,8 @@ def check_names(code: str) -> None:
 def parse_only(command: list[str]) -> None:
     """Fails if the command has no such options."""
     name, *rest = command
-    if name == "train":
-        parse(rest)
+    if name in ("train", "tune"):
+        parse_settings(rest, TrainArgs if name == "train" else TuneArgs, f"t3d {name}")
         return
     kind = f"{name.capitalize()}Args"
     if command[:2] == ["runs", "show"]:
@@ -240,7 +241,7 @@ class Servers:
 
 
 def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    is_long = command[0] in ("bench", "dash") or {"--claim", "--env.pixels"} & {*command}
+    is_long = command[0] in ("bench", "dash", "tune") or {"--claim", "--env.pixels"} & {*command}
     if is_long or (command[0] == "train" and is_heavy(command[1])):  # they have tests of their own
         parse_only(command)
         return
