@@ -16,7 +16,7 @@ from t3d.bench.command import COLUMNS, compared, plain
 PAGE, FOLDER = Path("docs/lab/performance.md"), Path("docs/lab/performance")
 GPU = ("gpu", "gpu-tf32", "gpu-ten", "gpu-ten-tf32", "gpu-plus", "gpu-plus-ten")
 ENGINES = {"cpu": ("cpu", "cpu-400-300", "cpu-64-64", "cpu-plus"), "gpu": GPU}
-GROWTH = {"CPU, `fused`, two threads": ("cpu-growth", 2), "GPU, `capture`": ("gpu-growth", 16)}  # and the threads
+GROWTH = {"CPU, `fused`, two threads": ("cpu-growth", 2), "GPU, `graph`": ("gpu-growth", 16)}  # and the threads
 Size = tuple[str, ...]  # batch, width, seeds, critics
 
 

@@ -38,8 +38,8 @@ class NotImported(UserError):
 
     def __init__(self, name: str, role: str) -> None:
         super().__init__(
-            f"the {role} {name} is not imported: only t3d train, resume, eval, record and play import what a config "
-            "names"
+            f"the {role} {name} is not imported: only t3d train, tune, resume, eval, record and play import what a "
+            "config names"
         )
         self.name = name
 

@@ -175,6 +175,15 @@ def test_a_sweep_is_given_in_toml_and_in_python(tmp_path: Path) -> None:
     assert from_file == as_config({"sweep": ["td3.gamma=0.98,0.99"]}) and len(from_file.members) == 2
 
 
+def test_settings_that_change_together_have_as_many_members_as_values() -> None:
+    words = ["td3.actor_lr:td3.critic_lr=1e-4:1e-3,3e-4:3e-4", "td3.tau=0.1,0.2"]
+    cfg = merge(Config(), {"seeds": [0, 1], "sweep": words})
+    each = [tuple(dict(member.values).values()) for member in cfg.members[::2]]
+    assert each == [(1e-4, 1e-3, 0.1), (1e-4, 1e-3, 0.2), (3e-4, 3e-4, 0.1), (3e-4, 3e-4, 0.2)]
+    assert [member.seed for member in cfg.members] == [0, 1] * 4
+    assert merge(Config(), {"seeds": [0, 1], "sweep": cfg.sweep}).members == cfg.members, "it is written as it is read"
+
+
 @pytest.mark.parametrize(
     ("sweep", "words"),
     [
@@ -188,7 +197,16 @@ def test_a_sweep_is_given_in_toml_and_in_python(tmp_path: Path) -> None:
         ("td3.aggregate=min,mean", "sweep='td3.aggregate=min,mean' cannot be read; write FIELD=V1,V2 with numbers"),
         ("td3.gamma=0.9,1.2", "td3.gamma=1.2 is out of range; it must be between 0 and 1"),
         (["td3.gamma=0.9,1", "td3.gamma=0.8,0.7"], "sweep names td3.gamma twice"),
-        ([f"td3.{name}=0,1" for name in ("gamma", "tau", "actor_lr", "critic_lr")], "sweeps at most 3"),
+        ("td3.tau:td3.tau=0.1:0.2,0.3:0.4", "sweep names td3.tau twice"),
+        ("td3.tau:td3.gamma=0.1,0.2", "cannot be read; write FIELD=V1,V2 with numbers"),
+        ("td3.tau:td3.gamma=0.1:0.9,0.2:1.5", "td3.gamma=1.5 is out of range; it must be between 0 and 1"),
+        (
+            [
+                f"td3.{name}=0,1"
+                for name in ("gamma", "tau", "actor_lr", "critic_lr", "target_noise", "weight_decay", "max_grad_norm")
+            ],
+            "sweeps at most 6",
+        ),
         (
             "td3.gamma=" + ",".join(f"{one / 1000}" for one in range(1001)),
             "1,001 members (1,001 combinations of values x 1 seed) are too many",

@@ -117,7 +117,7 @@ class Learner:
         self.rates |= rates
         now = self.coefficients._asdict()
         written = {name: now[name].fill_(rate) for name, rate in rates.items() if isinstance(now[name], Tensor)}
-        if floats := {name: rate for name, rate in rates.items() if name not in written}:
+        if floats := {name: rate for name, rate in rates.items() if name not in written and rate != now[name]}:
             self.coefficients = self.engine.use(self.coefficients._replace(**floats))
             self.prepare()
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "resume": Command(
         "resume RUN", "continue a stopped or killed run exactly where it was", "config", "t3d.app.train:resume_run"
     ),
+    "tune": Command("tune ENV --space ...", "search settings with Optuna; judge the best on fresh seeds", "config"),
     "eval": Command(
         "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.play:evaluate"
     ),

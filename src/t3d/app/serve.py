@@ -28,7 +28,7 @@ LONGEST_SECONDS = 30.0  # of --max-seconds: a connection without an answer is cl
 class ServeArgs:
     """Serve a policy over HTTP and WebSocket: POST /act and the WebSocket /ws turn observations into actions.
 
-    GET /info says what the policy is, /health whether it is served, and /metrics has figures for Prometheus.
+    GET /info says what the policy is, /health whether it is served, and /metrics has numbers for Prometheus.
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -34,19 +34,29 @@ OF_SEVERAL = {  # flags of which a second one would replace the first
     "--env.wrappers": "FIRST SECOND",
     "--eval.args": "NAME=VALUE NAME=VALUE",
     "--eval.sets": "SET:NAME=VALUE SET:NAME=VALUE",
+    "--space": "FIELD=LOW..HIGH OTHER=V1,V2",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainArgs(ShowFlags):
+class ConfigArgs:
+    """What commands that train with new settings share."""
+
+    cfg: Annotated[Config, tyro.conf.arg(name="")]
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
+    """A TOML file of settings, e.g. the config.toml of an earlier run."""
+
+
+Args = TypeVar("Args", bound=ConfigArgs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArgs(ShowFlags, ConfigArgs):
     """Train TD3 on ENV: a Gymnasium id, dm:domain-task, module:id, or module:callable for your own environment.
 
     Settings come from the defaults, then the preset, then --config, then the flags below.
     """
 
-    cfg: Annotated[Config, tyro.conf.arg(name="")]
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
-    """A TOML file of settings, e.g. the config.toml of an earlier run."""
     resume_or_start: bool = False
     """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
     dash: bool = False
@@ -136,6 +146,11 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 
 
 def parse(arguments: list[str]) -> TrainArgs:
+    """Builds the configuration of a run."""
+    return parse_settings(arguments, TrainArgs, "t3d train")
+
+
+def parse_settings(arguments: list[str], kind: type[Args], prog: str) -> Args:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
     sweeps = _values(arguments, "--sweep")
     for several, example in OF_SEVERAL.items():
@@ -151,7 +166,7 @@ def parse(arguments: list[str]) -> TrainArgs:
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     tables: dict[str, Any] = {"env": {"args": {}, "schedule": {}}, "eval": {"args": {}, "sets": {}}}
-    args, envs = _read(merge(base, tables), arguments)  # flags go on top of the file's
+    args, envs = _read(merge(base, tables), arguments, kind, prog)  # flags go on top of the file's
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
     for name in swept(args.cfg.members):
         swept_flag = f"--{name.replace('_', '-')}"
@@ -160,7 +175,7 @@ def parse(arguments: list[str]) -> TrainArgs:
     if args.cfg.env.id != base.env.id:
         envs.append(args.cfg.env.id)
     if len(envs) > 1:
-        raise UserError(f"train takes one environment, but {' and '.join(envs)} were given")
+        raise UserError(f"{prog} takes one environment, but {' and '.join(envs)} were given")
     env: Any = {name: {**getattr(base.env, name), **getattr(args.cfg.env, name)} for name in ("args", "schedule")}
     env["id"] = envs[0] if envs else base.env.id
     evaluation = {name: {**getattr(base.eval, name), **getattr(args.cfg.eval, name)} for name in ("args", "sets")}
@@ -168,19 +183,17 @@ def parse(arguments: list[str]) -> TrainArgs:
     return dataclasses.replace(args, cfg=cfg)
 
 
-def _read(base: Config, arguments: list[str]) -> tuple[TrainArgs, list[str]]:
+def _read(base: Config, arguments: list[str], kind: type[Args], prog: str) -> tuple[Args, list[str]]:
     """Parses the flags over a configuration; those of a rule of the user's own are in its file."""
     algo = next(reversed(_values(arguments, "--algo")), base.algo)
-    kind = _declared_by(algo) if is_own(algo) else RuleConfig
-    if kind.prefix != RuleConfig.prefix or kind is RuleConfig:
-        return read_known(TrainArgs, arguments, "t3d train", TrainArgs(cfg=base), words="ENV")
-    flags: Any = Annotated[kind, tyro.conf.arg(name="own")]
-    given = merge(kind(), base.own, prefix=kind.prefix)
-    both = dataclasses.make_dataclass(
-        "TrainArgs", [("own", flags, given)], bases=(TrainArgs,), frozen=True, kw_only=True
-    )
-    both.__doc__ = TrainArgs.__doc__
-    args, envs = read_known(both, arguments, "t3d train", both(cfg=dataclasses.replace(base, own={})), words="ENV")
+    settings = _declared_by(algo) if is_own(algo) else RuleConfig
+    if settings.prefix != RuleConfig.prefix or settings is RuleConfig:
+        return read_known(kind, arguments, prog, kind(cfg=base), words="ENV")
+    flags: Any = Annotated[settings, tyro.conf.arg(name="own")]
+    given = merge(settings(), base.own, prefix=settings.prefix)
+    both = dataclasses.make_dataclass(kind.__name__, [("own", flags, given)], bases=(kind,), frozen=True, kw_only=True)
+    both.__doc__ = kind.__doc__
+    args, envs = read_known(both, arguments, prog, both(cfg=dataclasses.replace(base, own={})), words="ENV")
     own = dataclasses.asdict(args.own)
     return dataclasses.replace(args, cfg=merge(args.cfg, {"own": own})), envs
 

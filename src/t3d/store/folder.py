@@ -232,10 +232,9 @@ class RunFolder:
 def create_folder(cfg: Config) -> Path:
     """Creates a folder for a new run."""
     root = Path(cfg.run.root).absolute()
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
     try:
         if not cfg.run.name:
-            return first_free(root, f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}")
+            return first_free(root, f"{folder_name(cfg)}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}")
         root.mkdir(parents=True, exist_ok=True)
         (root / cfg.run.name).mkdir()
     except FileExistsError:
@@ -245,6 +244,11 @@ def create_folder(cfg: Config) -> Path:
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
     return root / cfg.run.name
+
+
+def folder_name(cfg: Config) -> str:
+    """Returns the name of the environment as names of folders have it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
 
 
 def first_free(root: Path, name: str) -> Path:
