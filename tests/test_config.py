@@ -24,6 +24,7 @@ from t3d.algo.td3 import coefficients_of
 from t3d.app.flags import read_known
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
 from t3d.config.fields import known_settings, setting, settings_where
+from t3d.config.merging import merge_named
 from t3d.config.other_names import OTHER_NAMES, WITHOUT_OURS, our_names
 from t3d.config.presets import PRESETS, as_config, better_preset, families, preset
 from t3d.errors import UserError
@@ -250,7 +251,7 @@ def test_what_others_call_something_else_leads_to_a_setting_that_takes_it() -> N
             key, _, value = word.partition("=")
             assert key in {*flat(Config()), "quiet"}, name
             if value:
-                assert merge(Config(), {key: [value] if key == "sinks" else value}), name
+                assert merge_named(Config(), {key: [value] if key == "sinks" else value}), name
 
 
 def test_python_may_hand_over_lists_ranges_and_numpys_numbers() -> None:

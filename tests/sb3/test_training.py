@@ -266,9 +266,12 @@ def test_ctrl_c_waits_for_a_consistent_state_and_learning_goes_on() -> None:
         def _on_step(self) -> bool:
             return True
 
-    model = small()
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(100, callback=Press())
+    model, before = small(), signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(100, callback=Press())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert model.num_timesteps == 50
     assert model.learn(20, reset_num_timesteps=False).num_timesteps == 70
     assert model._memory.collected(0) in (69, 70)
