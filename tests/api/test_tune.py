@@ -322,7 +322,7 @@ def test_the_command_line_prints_the_verdict(tmp_path: Path, capfd: pytest.Captu
     assert main(command) == 0
     out, err = capfd.readouterr()
     assert "trials 0 to 1, side by side, of 2" in err
-    for words in ("defaults: td3.gamma=0.99", "trial 1: td3.gamma=", "best settings:", "with 95 % intervals"):
+    for words in ("defaults: td3.gamma=0.98", "trial 1: td3.gamma=", "best settings:", "with 95 % intervals"):
         assert words in out
     assert tomllib.loads((tmp_path / "tune-Pendulum-v1/best.toml").read_text())["td3"]["batch_size"] == 16
     assert main([*command, "--space", "td3.tau=0.1..0.2"]) == 2

@@ -154,8 +154,8 @@ class Search(NamedTuple):
                 together if self.side_by_side else 1, trials - len(self.study.trials) + len(self._in_state("FAIL"))
             )
             asked = [self.study.ask(self.space) for _ in range(count)]
-            for trial in asked:
-                trial.set_user_attr("first", asked[0].number)
+            for new in asked:
+                new.set_user_attr("first", asked[0].number)
             if asked:
                 try_lock(claims.enter_context(open_log(self._lock(asked[0]))))
             return asked
@@ -315,8 +315,8 @@ def _distribution(text: str, *, is_whole: bool) -> optuna.distributions.BaseDist
     if not {*map(type, ends)} <= {int, float} or ends[0] >= ends[1]:
         raise ValueError(f"it needs two numbers, the lower one first; {FORM}")
     if is_whole and {*map(type, ends)} == {int}:
-        return IntDistribution(*ends, log=log)
-    return FloatDistribution(*ends, log=log)
+        return IntDistribution(ends[0], ends[1], log=log)
+    return FloatDistribution(ends[0], ends[1], log=log)
 
 
 def _values(params: Mapping[str, Any]) -> Values:
@@ -333,7 +333,7 @@ def _can_differ(cfg: Config, field: str, values: optuna.distributions.BaseDistri
     """Whether members of a run may have different values of a setting; those of rules of the user's own may not."""
     if is_own(cfg.algo) and field.startswith(("td3.", "own.")):
         return False
-    choices = [*_values(dict(enumerate(getattr(values, "choices", ())))).values()]
+    choices = [*_values({word: word for word in getattr(values, "choices", ())}).values()]
     are_numbers = all(isinstance(value, int | float) for value in choices)
     return are_numbers and (field.startswith(ENV_ARGS) or known_settings(Config).get(field, {}).get("sweep", False))
 
