@@ -2,11 +2,13 @@
 
 python experiments/sweep_cost.py     trains on Pendulum-v1 with preset quick; prints figures of docs/lab/learning.md and
                                      draws its picture
+python experiments/sweep_cost.py tune    prints what sixteen trials of a search cost as one batch, and one by one
 """
 
 from __future__ import annotations
 
 import platform
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -61,6 +63,31 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}")
 
 
+def print_search() -> None:
+    """Trains sixteen trials of t3d tune as it does, as members of one run, and each in a run of its own."""
+    rng = np.random.default_rng(0)
+    names = ["td3.gamma", "td3.actor_lr", "td3.critic_lr"]
+    gammas, rates = rng.uniform(0.95, 0.999, 16).round(4), 10 ** rng.uniform(-4, -2.5, (2, 16))
+    trials = [(float(g), float(f"{a:.4g}"), float(f"{c:.4g}")) for g, a, c in zip(gammas, *rates, strict=True)]
+    sweep = f"{':'.join(names)}={','.join(':'.join(map(str, trial)) for trial in trials)}"
+    few: dict[str, Any] = {"total_steps": 1500, "random_steps": 300, "log": {"diagnose_every_steps": 0}}
+    print("| | seconds | seconds of CPU time |\n|---|---|---|")
+    with tempfile.TemporaryDirectory() as root:
+        base = merge(t3d.preset("quick"), {**few, "env": {"id": "Pendulum-v1"}, "threads": 1, "run": {"root": root}})
+        train(base, "first", engine="eager", total_steps=400)  # which imports everything
+        for engine in ("fused", "eager"):
+            wall, cpu = train(base, engine, engine=engine, sweep=[sweep])
+            print(f"| sixteen trials as one batch, `{engine}` | {wall:.0f} | {cpu:.0f} |", flush=True)
+            each = [
+                train(
+                    base, f"{engine}-{number}", engine=engine, td3={n[4:]: v for n, v in zip(names, trial, strict=True)}
+                )
+                for number, trial in enumerate(trials)
+            ]
+            wall, cpu = np.sum(each, axis=0)
+            print(f"| sixteen runs, `{engine}` | {wall:.0f} | {cpu:.0f} |", flush=True)
+
+
 def print_updates() -> None:
     """Prints milliseconds per update and member, with the default networks and HalfCheetah's sizes."""
     torch.set_num_threads(1)
@@ -102,4 +129,4 @@ def last(root: str, run: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    print_search() if sys.argv[1:] == ["tune"] else main()
