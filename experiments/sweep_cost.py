@@ -7,10 +7,13 @@ python experiments/sweep_cost.py tune    prints what sixteen trials of a search 
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +54,8 @@ def main() -> None:
             each = [train(base, f"{engine}-{m.name}", engine=engine, **alone(m)) for m in run.cfg.members]
             seconds[f"six runs, {engine}"] = np.sum(each, axis=0)
         print("\n| | seconds | seconds of CPU time |\n|---|---|---|")
-        for title, (wall, cpu) in seconds.items():
-            print(f"| {title} | {wall:.0f} | {cpu:.0f} |")
+        for title, times in seconds.items():
+            print_times(title, times)
         names = {"pairs": [f"pair-{number // 2}" for number in range(6)]}
         names["single runs"] = [f"eager-{member.name}" for member in run.cfg.members]
         for title, others in names.items():
@@ -75,17 +78,31 @@ def print_search() -> None:
     with tempfile.TemporaryDirectory() as root:
         base = merge(t3d.preset("quick"), {**few, "env": {"id": "Pendulum-v1"}, "threads": 1, "run": {"root": root}})
         train(base, "first", engine="eager", total_steps=400)  # which imports everything
+        settings = [{name.removeprefix("td3."): value for name, value in zip(names, t, strict=True)} for t in trials]
         for engine in ("fused", "eager"):
-            wall, cpu = train(base, engine, engine=engine, sweep=[sweep])
-            print(f"| sixteen trials as one batch, `{engine}` | {wall:.0f} | {cpu:.0f} |", flush=True)
-            each = [
-                train(
-                    base, f"{engine}-{number}", engine=engine, td3={n[4:]: v for n, v in zip(names, trial, strict=True)}
-                )
-                for number, trial in enumerate(trials)
-            ]
-            wall, cpu = np.sum(each, axis=0)
-            print(f"| sixteen runs, `{engine}` | {wall:.0f} | {cpu:.0f} |", flush=True)
+            print_times(f"one batch, {engine}", train(base, engine, engine=engine, sweep=[sweep]))
+            each = [train(base, f"{engine}-{n}", engine=engine, td3=of_one) for n, of_one in enumerate(settings)]
+            print_times(f"sixteen runs in one process, {engine}", np.sum(each, axis=0))
+        print_times("one batch, as a command", command(root, "--sweep", sweep))
+        flags = [
+            [word for pair in zip(names, t, strict=True) for word in (f"--{pair[0]}", str(pair[1]))] for t in trials
+        ]
+        print_times("sixteen commands, one after the other", np.sum([command(root, *each) for each in flags], axis=0))
+
+
+def command(root: str, *flags: str) -> tuple[float, float]:
+    """Runs t3d train with the settings of print_search, and returns its seconds and those of CPU time."""
+    few = ["--total-steps", "1500", "--random-steps", "300", "--log.diagnose-every-steps", "0", "--threads", "1"]
+    words = ["train", "Pendulum-v1", "--preset", "quick", "--run.root", root, *few, *flags]
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "t3d", *words], check=True, capture_output=True)
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return after.elapsed - before.elapsed, cpu
+
+
+def print_times(title: str, times: Sequence[float]) -> None:
+    print(f"| {title} | {times[0]:.0f} | {times[1]:.0f} |", flush=True)
 
 
 def print_updates() -> None:

@@ -19,7 +19,7 @@ import pytest
 import helpers
 import t3d
 from fake_runs import evaluation, session, write_run
-from t3d.api.tune import _can_differ, _space, _values
+from t3d.api.tune import _can_differ, _draw, _space, _values
 from t3d.app.cli import main
 from t3d.config import Config, Member, load_config, merge, to_toml
 from t3d.errors import StoppedEarly, UserError
@@ -114,6 +114,12 @@ def test_trials_train_side_by_side_and_the_best_are_judged_on_fresh_seeds(tmp_pa
     for name in ("history", "slices", "importances"):
         assert (tuning.path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert f"{tuning.best}: td3.gamma=" in repr(tuning)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_search_of_one_setting_is_drawn_too(tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3d.api.tune._draw", _draw)
+    assert (search(config(tmp_path), SPACE[:1], trials=1).path / "slices.png").is_file()
 
 
 def test_nothing_is_trained_twice_and_more_trials_may_follow(tmp_path: Path, made: Made) -> None:

@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> int:
     if tuning.comparison is not None:
         print_comparison(tuning.comparison, console)
         console.print(
-            f"\nbest settings: {display_path(tuning.path / 'best.toml')}, with pictures beside", soft_wrap=True
+            f"\nbest settings: {tuning.best}, in {display_path(tuning.path / 'best.toml')}, with pictures beside",
+            soft_wrap=True,
         )
     return 0
