@@ -17,6 +17,7 @@ check_installed("t3d.sb3", ["stable_baselines3"], "sb3")
 
 import copy
 import io
+import math
 import os
 import re
 import signal
@@ -129,7 +130,7 @@ class TD3(stable_baselines3.TD3):
             self._collector.begin_episodes()
         if self._run.path is None:
             self._wanted.updates_wanted = self._learner.updates
-            self._run.begin(total, self._kept_in, self._wanted)
+            self._run.begin(whole(total), self._kept_in, self._wanted)
             self._advance(lambda: self._collector.policy is not None)
         evaluating = enumerate(evaluations_in(callback))
         self._listened = [Listened(each, f"{self._run.path}/evaluations-{number}") for number, each in evaluating]
@@ -189,7 +190,7 @@ class TD3(stable_baselines3.TD3):
         rate = self.actor.optimizer.param_groups[0]["lr"]
         if rate != self._learner.rates.get("actor_lr", self._run.requested.td3.actor_lr):
             self._learner.set_rates(actor_lr=rate, critic_lr=rate)
-        wanted = self._n_updates = self._wanted.updates_wanted = self._learner.updates + gradient_steps
+        wanted = self._n_updates = self._wanted.updates_wanted = self._learner.updates + int(gradient_steps)
         self._advance(lambda: self._learner.updates >= wanted)
         self.logger.record("train/n_updates", wanted, exclude="tensorboard")
         for name, loss in self._losses.items():  # the newest that are known
@@ -332,7 +333,7 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
     settings = {
         "seeds": [seed],
         "total_steps": ENDLESS,
-        "random_steps": model.learning_starts,
+        "random_steps": whole(model.learning_starts),
         "updates_per_step": 1.0 if model.gradient_steps < 0 else model.gradient_steps / steps,
         "device": model.device.type,
         "threads": torch.get_num_threads(),
@@ -344,6 +345,11 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
         "checkpoint": {"every_steps": ENDLESS},
     }
     return merge(Config(), settings)
+
+
+def whole(steps: float) -> int:
+    """Steps as we count them; in scripts they may be 1e6, negative or infinite."""
+    return math.ceil(min(max(steps, 0), ENDLESS - 1))
 
 
 def name_of(env: Any) -> str:

@@ -65,6 +65,17 @@ def test_it_makes_as_many_updates_as_theirs(arguments: dict[str, Any], envs: int
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize(
+    ("starts", "steps", "updates"),
+    [(4e1, 6e1, 20), (40, 59.5, 20), (-1, 60, 60), (float("inf"), np.int64(60), 0)],
+    ids=str,
+)
+def test_steps_may_be_any_number(starts: Any, steps: Any, updates: int) -> None:
+    for model in (small(learning_starts=starts), theirs(learning_starts=starts)):
+        model.learn(steps)
+        assert (model.num_timesteps, model._n_updates) == (60, updates)
+
+
 def test_their_modules_are_our_memory() -> None:
     model = small()
     model.learn(60)
