@@ -121,7 +121,7 @@ def plain(value: Any) -> str:
 def our_names(theirs: str, known: Collection[str]) -> list[str]:
     """Returns our settings for another library's name, or for one of ours in another section, if all are known here."""
     last = theirs.rpartition(".")[2].replace("-", "_")
-    same = [name for name in known if name.rpartition(".")[2] == last]
+    same = [name for name in known if name.rpartition(".")[2] == last and not name.startswith("td7.")]
     names = OTHER_NAMES.get(last) or (same if len(same) == 1 else [])
     return names if all(name.partition("=")[0] in known for name in names) else []
 
@@ -129,6 +129,8 @@ def our_names(theirs: str, known: Collection[str]) -> list[str]:
 def to_toml(cfg: Config) -> str:
     """Formats a configuration as TOML; load_toml and merge read it back."""
     values = to_dict(cfg)
+    if cfg.td7 == type(cfg.td7)() and cfg.algo != "td7":
+        del values["td7"]
     lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for section, content in values.items():
         if isinstance(content, dict) and content:
