@@ -18,13 +18,12 @@ import torch
 
 from t3d.algo.learner import Learner
 from t3d.algo.rules import RULES
-from t3d.config import Config
+from t3d.config import Config, TD7Config
 from t3d.data.memory import Memory
 from t3d.policy.spec import Part, Spec
 from t3d.types import Rollout
 
 OBSERVATION, ACTION, ROWS = 17, 6, 3000  # as HalfCheetah's
-NETWORKS = ("f", "g", "policy.actor", "policy.f", "g_fixed", "policy_target.actor", "policy_target.f", "g_target")
 
 
 def main() -> None:
@@ -32,11 +31,14 @@ def main() -> None:
     args = argparse.ArgumentParser(description=__doc__)
     args.add_argument("folder", type=Path)
     args.add_argument("--updates", type=int, default=500)
+    args.add_argument("--width", type=int, default=256, help="of all layers and embeddings")
     given = args.parse_args()
     sys.path.insert(0, str(given.folder))
     torch.set_default_dtype(torch.float64)
-    theirs = importlib.import_module("TD7").Agent(OBSERVATION, ACTION, 1.0)
-    learner, memory = ours(theirs)
+    their_module, width = importlib.import_module("TD7"), given.width
+    sizes = dict.fromkeys(("zs_dim", "enc_hdim", "critic_hdim", "actor_hdim"), width)
+    theirs = their_module.Agent(OBSERVATION, ACTION, 1.0, hp=their_module.Hyperparameters(**sizes))
+    learner, memory = ours(theirs, width)
     uniform, draw = Handed(memory.sampler._streams.uniform), Handed(learner.draw)
     memory.sampler._streams.uniform = uniform  # type: ignore[method-assign]
     learner.draw = draw  # type: ignore[method-assign]
@@ -75,10 +77,13 @@ class Remembering(Memory):
         return batch._replace(**{name: value.double() for name, value in batch._asdict().items() if name != "index"})
 
 
-def ours(theirs: Any) -> tuple[Learner, Remembering]:
+def ours(theirs: Any, width: int) -> tuple[Learner, Remembering]:
     """Our learner with their weights, and both replays filled alike."""
     spec = Spec((Part((), (OBSERVATION,), 0, OBSERVATION),), (ACTION,), -np.ones(ACTION), np.ones(ACTION))
-    cfg = Config(algo="td7", total_steps=ROWS, random_steps=0)
+    networks = TD7Config(
+        embedding=width, encoder_hidden=width, actor_hidden=(width, width), critic_hidden=(width, width)
+    )
+    cfg = Config(algo="td7", td7=networks, total_steps=ROWS, random_steps=0)
     memory, rng = Remembering(spec, cfg, "cpu"), np.random.default_rng(0)
     s, s2 = rng.normal(size=(2, ROWS, OBSERVATION)).astype(np.float32)
     a = rng.uniform(-1, 1, (ROWS, ACTION)).astype(np.float32)
@@ -94,7 +99,9 @@ def ours(theirs: Any) -> tuple[Learner, Remembering]:
     memory.sampler.feedback = exact_feedback(memory.sampler)
     learner = Learner(spec, settings, (0,), dtype=torch.float64, rule=RULES["td7"], source=memory)
     agent = learner.agent
-    for network, weights in zip((agent.f, agent.policy.f, agent.policy_target.f), [of_state(theirs.encoder)] * 3, strict=True):
+    for network, weights in zip(
+        (agent.f, agent.policy.f, agent.policy_target.f), [of_state(theirs.encoder)] * 3, strict=True
+    ):
         network.flat.copy_(weights)
     for network in (agent.g, agent.g_fixed, agent.g_target):
         network.flat.copy_(of_pair(theirs.encoder))

@@ -15,7 +15,7 @@ import helpers
 import t3d.algo.td7
 from t3d.algo.learner import Learner
 from t3d.algo.rules import RULES
-from t3d.algo.td7 import copy_hard, td7_coefficients, td7_init, td7_update
+from t3d.algo.td7 import coefficients_of, copy_hard, init
 from t3d.config import TD7Config
 from t3d.types import EpisodeResult
 from td7_oracle import TD7Oracle, fill, flat
@@ -59,21 +59,27 @@ def difference(agent: Any, oracle: TD7Oracle, member: int) -> float:
         (agent.g_target.flat[member], flat(oracle.oldest.of_pair)),
         (agent.critic.flat[rows].flatten(), flat(*oracle.critics)),
         (agent.critic_target.flat[rows].flatten(), flat(*oracle.critic_targets)),
-        (torch.stack([agent.seen.low[member], agent.seen.high[member]]), torch.tensor(oracle.limits, dtype=torch.float64)),
-        (torch.stack([agent.seen.lowest[member], agent.seen.highest[member]]), torch.tensor(oracle.seen, dtype=torch.float64)),
+        (
+            torch.stack([agent.seen.low[member], agent.seen.high[member]]),
+            torch.tensor(oracle.limits, dtype=torch.float64),
+        ),
+        (
+            torch.stack([agent.seen.lowest[member], agent.seen.highest[member]]),
+            torch.tensor(oracle.seen, dtype=torch.float64),
+        ),
     ]
     return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs)
 
 
 def updated(module: Any, members: int, updates: int, copy_every: int) -> tuple[Any, list[TD7Oracle]]:
     """Our agent and oracles after the same updates."""
-    agent = td7_init(SPEC, CFG, range(members), dtype=torch.float64)
+    agent = init(SPEC, CFG, range(members), dtype=torch.float64)
     oracles = [oracle_of(agent, member) for member in range(members)]
     for oracle in oracles:
         oracle.copy_every = copy_every
     for number, (batch, draws) in enumerate(helpers.random_batches(SPEC, CFG, members, updates), 1):
         is_large = batch._replace(r=3 * batch.r)  # so that errors beyond one occur
-        trace = module.td7_update(agent, is_large, draws, CFG, td7_coefficients(CFG), number % CFG.policy_delay == 0)
+        trace = module.update(agent, is_large, draws, CFG, coefficients_of(CFG), number % CFG.policy_delay == 0)
         if any(value is not None and value.requires_grad for value in trace):
             raise AssertionError("a gradient could flow where the paper allows none")
         if number % copy_every == 0:
@@ -207,7 +213,7 @@ def test_another_task_is_assessed_anew() -> None:
 
 
 def test_a_hard_copy_moves_each_generation_by_one() -> None:
-    agent = td7_init(SPEC, CFG, (0,))
+    agent = init(SPEC, CFG, (0,))
     stacks = (agent.f, agent.policy.f, agent.policy_target.f)
     for number, stack in enumerate(stacks):
         stack.flat.fill_(number)
@@ -215,16 +221,14 @@ def test_a_hard_copy_moves_each_generation_by_one() -> None:
     assert [float(stack.flat[0, 0]) for stack in stacks] == [0, 0, 1]
 
 
-def run_of(learner: Learner, batches: Any, module: Callable[..., Any] = td7_update) -> None:
-    for batch, draws in batches:
-        learner.update(batch, draws)
-
-
 def test_a_member_that_rests_stays_as_it_is_and_others_do_not_notice() -> None:
     seeds = (3, 1, 4)
     source = helpers.random_batches(SPEC, CFG, 3, 1, torch.float64)
     together = Learner(SPEC, CFG, seeds, dtype=torch.float64, rule=TD7, source=Fixed(*next(source)))
-    alone = [Learner(SPEC, CFG, (seed,), dtype=torch.float64, rule=TD7, source=together.source.of(m)) for m, seed in enumerate(seeds)]
+    alone = [
+        Learner(SPEC, CFG, (seed,), dtype=torch.float64, rule=TD7, source=together.source.of(m))
+        for m, seed in enumerate(seeds)
+    ]
     for rest in ([], [1], [0, 1], [2], []):
         together.run(100, rest)
         for member in {0, 1, 2} - {*rest}:

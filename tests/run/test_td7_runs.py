@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_resume import broken_off
 
 import helpers
 import t3d
@@ -25,7 +26,6 @@ from t3d.run.parts import Parts
 from t3d.ship.c_source import c_source
 from t3d.ship.export import TOLERANCE, compiled, compiler, export_policy, largest_difference
 from t3d.store.reader import open_run
-from test_resume import broken_off
 
 SIZES = {"batch_size": 8, "embedding": 6, "encoder_hidden": 7, "actor_hidden": [9, 8], "critic_hidden": [8, 7]}
 
@@ -91,7 +91,9 @@ def test_actor_processes_and_a_sweep(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run" / "last").iterdir()} >= {"gamma-0.9-seed-0.safetensors"}
 
 
-def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made_parts = helpers.caught(monkeypatch, Parts)
     list(t3d.train(small(tmp_path, "run")))
     agent = made_parts[0].learner.agent
@@ -116,7 +118,11 @@ def test_an_update_is_explained_by_its_own_steps(tmp_path: Path) -> None:
     update = one_update(open_run(tmp_path / "run"))
     steps = explained(update)
     assert [step.number for step in steps] == [*range(1, 17)]
-    assert {quantity.source for step in steps for quantity in step.quantities} >= {"trace.zsa", "trace.q[0]", "trace.pi"}
+    assert {quantity.source for step in steps for quantity in step.quantities} >= {
+        "trace.zsa",
+        "trace.q[0]",
+        "trace.pi",
+    }
     assert "γ = 0.99" in steps[9].settings and steps[9].example.endswith(steps[8].example.rpartition(" ")[2])
 
 
@@ -142,3 +148,28 @@ def test_a_run_goes_on_from_another_and_is_assessed_anew(tmp_path: Path, monkeyp
 def test_what_td7_does_not_use_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         list(t3d.train(small(tmp_path, "run", **changes)))
+
+
+def test_the_guides_rule_hears_episodes_and_learns_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "beyond-the-defaults.md").read_text(encoding="utf-8")
+    (code,) = [block for block in page.split("```python\n") if block.startswith("# keeper_rule.py")]
+    file = tmp_path / "keeper_rule.py"
+    file.write_text(code.partition("```")[0])
+    made_parts = helpers.caught(monkeypatch, Parts)
+    cfg = helpers.small_config(
+        algo=f"{file}:keeper", env={"id": "uneven:Uneven"}, seeds=[0, 1], run={"root": str(tmp_path), "name": "run"}
+    )
+    events = list(t3d.train(cfg))
+    (parts,) = made_parts
+    best = [
+        max(event.total_reward for event in events if isinstance(event, EpisodeEnd) and heard(event, member))
+        for member in (0, 1)
+    ]
+    assert parts.learner.agent.best_return.tolist() == pytest.approx(best)
+    assert min(parts.learner.made) > 100
+
+
+def heard(event: EpisodeEnd, member: int) -> bool:
+    return event.member == member and event.step - event.length >= 100

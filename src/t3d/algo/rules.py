@@ -6,23 +6,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from t3d.algo import td7
 from t3d.algo.coefficients import for_members
 from t3d.algo.networks import Actor
 from t3d.algo.pixels import pixels_draws, pixels_init, pixels_update
 from t3d.algo.td3 import coefficients_of, polyak, td3_draws, td3_init, td3_parameters, td3_update
-from t3d.algo.td7 import (
-    COPY_EVERY,
-    acting,
-    copy_hard,
-    find_highest,
-    shipped,
-    td7_coefficients,
-    td7_draws,
-    td7_hear,
-    td7_init,
-    td7_parameters,
-    td7_update,
-)
 from t3d.config import Config, RuleConfig, TD3Config, TD7Config, merge, plain
 from t3d.config.presets import preset
 from t3d.config.sweeps import refuse_field, swept
@@ -98,16 +86,16 @@ PIXELS = Rule(  # TD3 for observations with images; the parameters of its actor 
     shipped=lambda agent: agent.policy,
 )
 TD7 = Rule(
-    td7_init,
-    td7_update,
+    td7.init,
+    td7.update,
     TD7Config,
-    td7_coefficients,
-    draws=td7_draws,
-    acting=acting,
-    shipped=shipped,
-    parameters=td7_parameters,
-    periodic=(PeriodicOperation(COPY_EVERY, copy_hard, find_highest),),
-    hearing=Hearing(td7_hear, ("assessment",)),
+    td7.coefficients_of,
+    draws=td7.draws_of,
+    acting=lambda agent: agent.policy,
+    shipped=lambda agent: agent.checkpoint,
+    parameters=td7.parameters,
+    periodic=(PeriodicOperation(250, td7.copy_hard, lambda source, members: source.find_highest(members)),),
+    hearing=Hearing(td7.hear, ("assessment",)),
 )
 RULES = {"td3": TD3, "td7": TD7}
 WITH_IMAGES = {"td3": PIXELS}

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from t3d.algo.adam import AdamState, adam_init, adam_step
 from t3d.algo.coefficients import rowwise
-from t3d.algo.networks import Actor, Critic, EmbeddingActor, Stack, gradients, initial
+from t3d.algo.networks import Critic, EmbeddingActor, Stack, gradients, initial
 from t3d.config import TD7Config
 from t3d.config.networks import embedding_actor, embedding_critic, pair_encoder
 from t3d.policy.spec import Spec
 from t3d.seeds import derive
-from t3d.types import Batch, Coefficient, Draws, EpisodeResult, Source
+from t3d.types import Batch, Coefficient, Draws, EpisodeResult
 
-COPY_EVERY = 250  # updates
 HUGE = torch.finfo(torch.float32).max  # where nothing has been seen yet: above every value, and finite
 FORGIVEN = 0.9  # of the best lowest return is asked for, once assessments are longer
 
@@ -103,7 +102,7 @@ class TD7Trace(NamedTuple):
         return losses if self.actor_loss is None else {**losses, "actor": self.actor_loss}
 
 
-def td7_init(
+def init(
     spec: Spec, cfg: TD7Config, seeds: Sequence[int], device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TD7Agent:
     """Creates networks and optimisers, one member per seed."""
@@ -128,7 +127,7 @@ def td7_init(
     )
 
 
-def td7_update(
+def update(
     agent: TD7Agent, batch: Batch, draws: Draws, cfg: TD7Config, coefficients: Coefficients, update_actor: bool
 ) -> TD7Trace:
     """Performs one iteration of the paper's loop, steps 4 to 14; step 14 only if update_actor."""
@@ -195,7 +194,10 @@ def values(critic: Critic, g: Stack, s: Tensor, zs: Tensor, a: Tensor) -> Tensor
 
 
 def copy_hard(agent: TD7Agent, cfg: TD7Config) -> None:
-    """Step 15, after every 250 updates: the targets become what is online, and then the fixed encoder what learns."""
+    """Step 15, after every 250 updates: the targets become what is online, and then the fixed encoder what learns.
+
+    The highest priority, which new transitions get, is found anew then, too.
+    """
     agent.critic_target.flat.copy_(agent.critic.flat)
     agent.policy_target.flat.copy_(agent.policy.flat)
     agent.g_target.flat.copy_(agent.g_fixed.flat)
@@ -205,12 +207,7 @@ def copy_hard(agent: TD7Agent, cfg: TD7Config) -> None:
     agent.seen.high.copy_(agent.seen.highest)
 
 
-def find_highest(source: Source, members: Sequence[int]) -> None:
-    """Also then: the highest priority, which new transitions get, is found anew."""
-    source.find_highest(members)
-
-
-def td7_hear(agent: TD7Agent, cfg: TD7Config, member: int, episode: EpisodeResult, updates: int) -> int:
+def hear(agent: TD7Agent, cfg: TD7Config, member: int, episode: EpisodeResult, updates: int) -> int:
     """Step 16, when an episode ends: the policy is assessed by its lowest return, and learns when that is over.
 
     If it does worse than the checkpoint the assessment is over at once, otherwise after some episodes, and then the
@@ -236,27 +233,17 @@ def td7_hear(agent: TD7Agent, cfg: TD7Config, member: int, episode: EpisodeResul
     return due
 
 
-def td7_coefficients(cfg: TD7Config) -> Coefficients:
+def coefficients_of(cfg: TD7Config) -> Coefficients:
     """The same numbers for all members."""
     return Coefficients(*(getattr(cfg, name) for name in Coefficients._fields))
 
 
-def td7_draws(spec: Spec, cfg: TD7Config) -> Draws:
+def draws_of(spec: Spec, cfg: TD7Config) -> Draws:
     """The shapes of what an update draws, for one member."""
     return Draws((cfg.batch_size, spec.action_size))  # type: ignore[arg-type]
 
 
-def td7_parameters(spec: Spec, cfg: TD7Config) -> int:
+def parameters(spec: Spec, cfg: TD7Config) -> int:
     """The number of parameters that one member learns: encoder, actor and critics, without copies."""
     critics = cfg.critics * embedding_critic(spec, cfg).size
     return embedding_actor(spec, cfg).size + pair_encoder(spec, cfg).size + critics
-
-
-def acting(agent: TD7Agent) -> Actor:
-    """What collects transitions."""
-    return agent.policy
-
-
-def shipped(agent: TD7Agent) -> Actor:
-    """What is evaluated and saved."""
-    return agent.checkpoint

@@ -111,13 +111,18 @@ def of_td3(update: OneUpdate) -> list[Step]:
         _followed(update, "θ", "critic_target", theta),
     ]
     texts = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images))
-    return [_step(update, index, *pair) for index, pair in enumerate(zip(texts, *zip(*numbers), strict=True), 1)]
+    return [
+        _step(update, index, *pair)
+        for index, pair in enumerate(zip(texts, *zip(*numbers, strict=True), strict=True), 1)
+    ]
 
 
 def _step(
     update: OneUpdate, index: int, text: Text, example: str, facts: tuple[str, ...], others: list[Quantity]
 ) -> Step:
-    letters = {letter: getattr(update.td3, name[len(update.td3.prefix) :]) for name, letter in text.settings.items() if letter}
+    letters = {
+        letter: getattr(update.td3, name[len(update.td3.prefix) :]) for name, letter in text.settings.items() if letter
+    }
     settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in letters.items())
     traced = [quantity for name, symbol in text.values.items() if symbol for quantity in _traced(update, symbol, name)]
     return Step(index, text, settings, [*traced, *others], example, facts)

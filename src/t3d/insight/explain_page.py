@@ -26,7 +26,11 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
     """Returns the page; others are what a rule that is not TD3 returned."""
     title = heading(update)
     links = (element("a", {"href": f"#step-{step.number}"}, str(step.number)) for step in steps)
-    about = "One real update, taken apart. ", _math(letters_of(update.cfg)), " Point at a tensor to see where it is in the code."
+    about = (
+        "One real update, taken apart. ",
+        _math(letters_of(update.cfg)),
+        " Point at a tensor to see where it is in the code.",
+    )
     return document(
         title,
         element("h1", None, title),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from t3d.run.parts import Parts
 
 
-class Pace(Protocol):
-    """Says how many updates are due, and makes them."""
-
-    governor: Governor
-
-    def due(self) -> int: ...
-    def run(self, n: int) -> Any: ...  # makes n updates, of those that are due, and returns the trace of the last one
-    def hear(self, member: int, episode: EpisodeResult) -> None: ...  # once its steps are counted
-    def is_possible(self) -> bool: ...  # whether what was restored can have come about
-    def state(self) -> State: ...
-    def restore(self, state: State) -> None: ...
-
-
 class Steady:
     """A ratio of updates to steps, the same for all members."""
 
@@ -35,14 +22,17 @@ class Steady:
         self.parts, self.governor = parts, Governor(parts.cfg)
 
     def due(self) -> int:
+        """How many updates are due."""
         return self.governor.due(self.parts.added, self.parts.learner.updates)
 
     def run(self, n: int) -> Any:
+        """Makes n of the updates that are due, and returns the trace of the last one."""
         return self.parts.learner.run(n)
 
-    def hear(self, member: int, episode: EpisodeResult) -> None: ...
+    def hear(self, member: int, episode: EpisodeResult) -> None: ...  # once its steps are counted
 
     def is_possible(self) -> bool:
+        """Whether what was restored can have come about."""
         return self.parts.learner.updates <= self.governor.due(self.parts.added, 0)
 
     def state(self) -> State:
@@ -51,7 +41,7 @@ class Steady:
     def restore(self, state: State) -> None: ...
 
 
-class Rounds:
+class Rounds(Steady):
     """A budget for each member, for a rule that hears episodes.
 
     A member with a budget rests from acting until all others have one too, or cannot act any more. Then they learn at
@@ -59,7 +49,7 @@ class Rounds:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.parts, self.governor = parts, Governor(parts.cfg)
+        super().__init__(parts)
         self.steps = [0] * parts.learner.members  # of each member, whose updates have become due so far
         self.left = 0  # updates until the round in progress ends
         parts.collector.rest(())
