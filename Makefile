@@ -43,7 +43,7 @@ check: lint
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check --quiet src tests scripts experiments examples
 	$(VENV)/bin/ruff check --quiet src tests scripts experiments examples
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --num-workers 2
 	$(VENV)/bin/lint-imports --no-logo
 
 clean:

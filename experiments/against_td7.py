@@ -116,7 +116,7 @@ def exact_feedback(sampler: Any) -> Any:
     """Our feedback without its rounding to float32, so that both choose the same transitions."""
 
     def feedback(index: torch.Tensor, td: torch.Tensor) -> None:
-        priority = td.abs().amax(dim=1).clamp(min=1) ** sampler._cfg.priority_exponent
+        priority = td.abs().amax(dim=1).clamp(min=1) ** sampler.settings.priority_exponent
         sampler.tree.set(sampler._member, index, priority)
         sampler.highest.copy_(sampler.highest.maximum(priority.amax(dim=1)))
 

@@ -33,12 +33,12 @@ os.environ |= {
     "RAY_worker_niceness": "0",  # Ray gives way to other programs, of which a node should have none
 }
 
+from common import drawing
 from sleeping import EPISODE
 
 import t3d
 from t3d.config import Config, merge
 from t3d.events import ActingEvent, Diagnosed
-from t3d.insight.drawing import drawing
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "lab" / "clusters" / "bench.json"

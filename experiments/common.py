@@ -6,8 +6,9 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -15,9 +16,13 @@ import psutil
 import t3d
 from t3d.config import Config
 from t3d.events import Event
+from t3d.insight import drawing as pictures
 from t3d.policy.spec import Spec
 from t3d.store.folder import versions
 from t3d.types import Rollout, row_sizes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HALF_CHEETAH_EPISODE = 1000  # steps
 
@@ -41,6 +46,14 @@ def train_or_resume(cfg: Config, **how: Any) -> Iterator[Event]:
 def write_results(file: str | Path, **results: Any) -> None:
     """Writes results with the versions that they are of."""
     Path(file).write_text(json.dumps({"versions": versions(), **results}, indent=1) + "\n")
+
+
+@contextmanager
+def drawing(file: Path, size: tuple[float, float]) -> Iterator[Figure]:
+    """Provides a figure of a size in inches, and writes it."""
+    with pictures.drawing(size) as figure:
+        yield figure
+    pictures.save(figure, file)
 
 
 def write_into(page: Path, name: str, script: str, text: str) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import machine, train_or_resume, write_into, write_results
+from common import drawing, machine, train_or_resume, write_into, write_results
 
 import t3d
 from t3d.errors import NothingLeft
-from t3d.insight.drawing import STEPS, drawing, look
+from t3d.insight.drawing import STEPS, look
 from t3d.insight.statistics import band, estimate, first_reaching, mean
 from t3d.insight.wording import estimated
 from t3d.store.columns import read_metric

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import machine, train_or_resume
+from common import drawing, machine, train_or_resume
 
 import t3d
 from t3d.events import Diagnosed, End, Start
-from t3d.insight.drawing import drawing
 from t3d.store.log import read_events
 
 CRITICS = {1: "one critic", 2: "two critics, the smaller value"}

@@ -14,9 +14,9 @@ from common import write_into
 from t3d.bench.command import COLUMNS, compared, plain
 
 PAGE, FOLDER = Path("docs/lab/performance.md"), Path("docs/lab/performance")
-GPU = ("gpu", "gpu-tf32", "gpu-ten", "gpu-ten-tf32", "gpu-plus", "gpu-plus-ten", "gpu-plain", "gpu-ten-plain")
+GPU = ("gpu", "gpu-tf32", "gpu-ten", "gpu-ten-tf32", "gpu-plus", "gpu-plus-ten")
 ENGINES = {"cpu": ("cpu", "cpu-400-300", "cpu-64-64", "cpu-plus"), "gpu": GPU}
-GROWTH = {"CPU, `fused`, two threads": ("cpu-growth", 2), "GPU, `capture`": ("gpu-growth", 16)}  # and the threads
+GROWTH = {"CPU, `fused`, two threads": ("cpu-growth", 2), "GPU, `graph`": ("gpu-growth", 16)}  # and the threads
 Size = tuple[str, ...]  # batch, width, seeds, critics
 
 
@@ -26,12 +26,11 @@ def tables(file: Path) -> str:
     machine, versions = bench["machine"], bench["versions"]
     where = (machine["gpu"] or versions["cpu"]) + (" with TF32" if machine["tf32"] else "")
     made = f"T3D {versions['t3d']}, torch {versions['torch']}, Python {versions['python']}"
-    note = "" if machine.get("inductor", True) else ", without Inductor"
     columns = [key for key in COLUMNS if key != "device"]
     lines = [f"`{file.name}`: {where}, {made}", ""]
     lines += [f"| {' | '.join(columns)} | best | median | times as fast |", "|---" * (len(columns) + 3) + "|"]
     for row, figures in compared(bench["rows"]):
-        cells = [plain(row[key]).replace(" ", "-") + (note if key == "engine" else "") for key in columns]
+        cells = [plain(row[key]).replace(" ", "-") for key in columns]
         lines.append(f"| {' | '.join([*cells, *figures])} |")
     return "\n".join(lines)
 

@@ -59,8 +59,8 @@ TRAININGS = {  # name: environment and flags; after "|" the total steps of a res
     "Pendulum, sweep of learning rates, eager, resumed": (
         "Pendulum-v1 --sweep td3.critic_lr=3e-4,1e-3 td3.actor_lr=3e-4,1e-3 --total-steps 350 | 450"
     ),
-    "Hopper, plus, two seeds": "Hopper-v5 --preset plus --seeds 0 1 --total-steps 450",
-    "Hopper, plus, resumed": "Hopper-v5 --preset plus --total-steps 350 | 450",
+    "Hopper, plus, two seeds": "Hopper-v5 --preset plus --engine eager --seeds 0 1 --total-steps 450",
+    "Hopper, plus, resumed": "Hopper-v5 --preset plus --engine eager --total-steps 350 | 450",
     "Hopper, residual networks, pink noise, weight decay": (
         "Hopper-v5 --td3.actor-network residual --td3.critic-network residual --noise.kind pink --total-steps 400 "
         "--td3.weight-decay 1e-3"

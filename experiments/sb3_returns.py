@@ -15,17 +15,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from common import machine, train_or_resume, write_into, write_results
+from common import drawing, machine, train_or_resume, write_into, write_results
 
 import t3d
 from t3d.config import Config
 from t3d.events import Eval
-from t3d.insight.drawing import drawing, look
-from t3d.insight.statistics import band, difference, estimate, mean
+from t3d.insight.comparison import LAST
+from t3d.insight.drawing import look
+from t3d.insight.statistics import band, estimate, mean
+from t3d.insight.wording import estimated, number_text
 from t3d.store.reader import open_run
 from t3d.world.evaluate import eval_seeds
 
-RESULTS, PAGE = Path("docs/lab/sb3"), Path("docs/lab/results.md")
+RESULTS, PAGES = Path("docs/lab/sb3"), (Path("docs/lab/results.md"), Path("README.md"))
 SEEDS, STEPS, EVERY = 5, 50_000, 5_000
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {  # a preset, and what is changed of it
     "Pendulum-v1": ("quick", {"noise": {"kind": "gaussian"}}),
@@ -111,28 +113,32 @@ def curves_of(task: str, system: str) -> tuple[list[int], np.ndarray[Any, Any]]:
     return steps, np.array([[curve[str(step)] for step in steps] for curve in curves])
 
 
+def gap(ours: list[np.ndarray[Any, Any]], theirs: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return mean(ours) - mean(theirs)
+
+
 def draw() -> None:
-    rows = ["| task | T3D | Stable-Baselines3 | difference |", "|---|---|---|---|"]
-    tasks = [task for task in TASKS if (RESULTS / f"{task}-t3d.json").exists()]
-    with drawing(RESULTS.parent / "sb3" / "curves.png", (4 * len(tasks), 3.2)) as figure:
+    """Writes the table and the curves of all tasks of which both systems have trained at least a seed."""
+    rows = ["| task | seeds | T3D | Stable-Baselines3 | difference |", "|---|---|---|---|---|"]
+    tasks = [task for task in TASKS if all([*RESULTS.glob(f"{task}-{system}*.json")] for system in NAMES)]
+    with drawing(RESULTS / "curves.png", (4 * len(tasks), 3.2)) as figure:
         for axes, task in zip(np.ravel(figure.subplots(1, len(tasks))), tasks, strict=True):
             last = {}
             for index, (system, name) in enumerate(NAMES.items()):
                 steps, values = curves_of(task, system)
-                last[system] = [values[:, -3:].mean(axis=1)]
+                last[system] = [values[:, -LAST:].mean(axis=1)]
                 middle, low, high = band(mean, values)
                 axes.plot(steps, middle, **look(index), label=name)
                 axes.fill_between(steps, low, high, color=look(index)["color"], alpha=0.2, linewidth=0)
             axes.set(title=task, xlabel="step", ylabel="return")
-            estimates = [estimate(mean, of) for of in last.values()] + [estimate(difference, *last.values())]
-            cells = [
-                f"{each.value:,.0f} [{each.interval.low:,.0f}, {each.interval.high:,.0f}]"
-                for each in estimates
-                if each.interval
-            ]
-            rows.append(f"| {task} | {' | '.join(cells)} |")
+            seeds = " and ".join(dict.fromkeys(str(len(scores)) for (scores,) in last.values()))
+            each = " | ".join(estimated(estimate(mean, scores)) for scores in last.values())
+            apart = estimated(estimate(gap, *last.values()), lambda value: f"{'+' * (value > 0)}{number_text(value)}")
+            numbers = f"{seeds} | {each} | {apart}".replace("-", "\N{MINUS SIGN}")
+            rows.append(f"| {task} | {numbers} |")
         axes.legend()
-    write_into(PAGE, "sb3", "sb3_returns.py", "\n".join(rows))
+    for page in PAGES:
+        write_into(page, "sb3", "sb3_returns.py", "\n".join(rows))
     print("\n".join(rows))
 
 

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from common import machine, train_or_resume, write_into, write_results
+from common import drawing, machine, train_or_resume, write_into, write_results
 from numpy.typing import NDArray
 
 import t3d
 from t3d.events import Eval
-from t3d.insight.drawing import COLOURS, drawing
+from t3d.insight.drawing import COLOURS
 from t3d.policy.acting import LoadedPolicy
 from t3d.seeds import derive
 from t3d.types import sample_std

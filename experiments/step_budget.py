@@ -2,7 +2,8 @@
 
 Trains on one thread in this process, and times what each part calls, without what it calls of other parts. The clock
 itself costs about a third of a microsecond a call, so parts with many calls look a little dearer than they are; `all`
-is the same training without clocks. Both are medians over turns, for docs/lab/performance.md.
+is the same training without clocks. Both are medians over turns, for docs/lab/performance.md. With the src of another
+revision on PYTHONPATH it measures that one: what stood elsewhere has both names, and what it lacks is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import patch
 
@@ -22,33 +24,28 @@ import torch
 from common import machine
 
 import t3d
-from t3d.actors.inline import InlineCollector
-from t3d.algo.engines.fused import Fused
 from t3d.config import merge
-from t3d.data.memory import Memory
-from t3d.data.replay import Links, Replay
-from t3d.data.samplers import UniformSampler
-from t3d.data.scaling import Normaliser
 from t3d.events import Update
-from t3d.run.build import DirectPublisher, SharedPublisher
-from t3d.run.loop import Trainer
-from t3d.run.reporter import Reporter
-from t3d.world.episode import EpisodeRunner, MemberActor
-from t3d.world.guard import EnvGuard
 
 NEVER, RANDOM_STEPS, TURN = 10**12, 1_000, 500
-PARTS: dict[str, list[tuple[type, str]]] = {
-    "act: the policy, noise": [(MemberActor, "_actions")],
-    "guard: actions in, results out": [(EnvGuard, "action"), (EnvGuard, "result"), (EnvGuard, "attempt")],
-    "episode: what is recorded of it": [(EpisodeRunner, "advance")],
-    "row: transitions as rows": [(MemberActor, "step"), (InlineCollector, "poll")],
-    "replay: rows written": [(Replay, "add"), (Memory, "add")],
-    "links between rows": [(Links, "add")],
-    "sample": [(UniformSampler, "sample"), (Memory, "sample")],
-    "scaling of observations": [(Normaliser, "normalised"), (Normaliser, "add"), (Normaliser, "put_into")],
-    "update": [(Fused, "__call__")],
-    "events, log": [(Reporter, "collected"), (Reporter, "learned"), (Trainer, "_record"), (Trainer, "_obey")],
-    "publish": [(SharedPublisher, "publish"), (DirectPublisher, "_pass_on"), (InlineCollector, "publish")],
+PARTS = {  # classes, and which of their methods belong to a part
+    "act: the policy, noise": ["world.episode:MemberActor _actions", "actors.inline:MemberActor _actions"],
+    "guard: actions in, results out": ["world.guard:EnvGuard action result attempt"],
+    "episode: what is recorded of it": ["world.episode:EpisodeRunner advance"],
+    "row: transitions as rows": [
+        *("world.episode:MemberActor step", "actors.inline:MemberActor step"),
+        "actors.inline:InlineCollector poll",
+    ],
+    "replay: rows written": ["data.replay:Replay add", "data.memory:Memory add"],
+    "links between rows": ["data.replay:Links add", "data.links:Links add"],
+    "sample": ["data.samplers:UniformSampler sample", "data.memory:Memory sample"],
+    "scaling of observations": ["data.scaling:Normaliser normalised add put_into"],
+    "update": ["algo.engines.fused:Fused __call__"],
+    "events, log": ["run.reporter:Reporter collected learned", "run.loop:Trainer _record _job_notes"],
+    "publish": [
+        *("run.build:SharedPublisher publish", "run.build:DirectPublisher _pass_on"),
+        *("run.publish:DirectPublisher publish _pass_on", "actors.inline:InlineCollector publish"),
+    ],
 }
 
 
@@ -82,9 +79,13 @@ def clocks_in(env: str) -> Iterator[Clocks]:
     clocks = Clocks()
     own = type(gym.make(env).unwrapped)
     with ExitStack() as patched:
-        for part, methods in {**PARTS, "environment": [(own, "step")]}.items():
-            for owner, name in methods:
-                patched.enter_context(patch.object(owner, name, clocks.timed(part, getattr(owner, name))))
+        patched.enter_context(patch.object(own, "step", clocks.timed("environment", own.step)))
+        for part, names in ((part, names) for part, methods in PARTS.items() for names in methods):
+            owner_name, *methods = names.split()
+            with suppress(ImportError, AttributeError):  # another revision lacks it
+                owner = resolve_name(f"t3d.{owner_name}")
+                for name in (name for name in methods if name in vars(owner)):
+                    patched.enter_context(patch.object(owner, name, clocks.timed(part, vars(owner)[name])))
         yield clocks
 
 

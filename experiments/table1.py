@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-from common import machine, train_or_resume
+from common import drawing, machine, train_or_resume
 
 import t3d
 from t3d.config import diff
 from t3d.events import ActingEvent, End, Eval, Event
-from t3d.insight.drawing import drawing
 from t3d.store.reader import open_run
 from t3d.types import sample_std
 

@@ -16,6 +16,8 @@ import tempfile
 import textwrap
 from typing import Any
 
+from gymnasium.error import DependencyNotInstalled
+
 STEPS = 600
 SETTINGS: dict[str, Any] = {"random_steps": 500, "eval.every_steps": 500, "eval.episodes": 2}
 
@@ -159,7 +161,7 @@ def main() -> None:
                 known = {"run": run, **others}
                 try:
                     job(**{key: known[key] for key in inspect.signature(job).parameters})
-                except ImportError as error:
+                except (ImportError, DependencyNotInstalled) as error:
                     print(f"not run: {name} of {library.__name__} ({error})")
             counts.append("none" if job is None else str(lines(job)))
         print(f"| {name.replace('_', ' ')} | {' | '.join(counts)} |")

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import write_into
+from common import drawing, write_into
 from table1 import TASKS, paper_curve
 
-from t3d.insight.drawing import drawing
 from t3d.insight.statistics import Array, band, interval, mean, resample
 
 LAST = 3  # evaluations whose mean is the return at the end

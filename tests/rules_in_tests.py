@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -51,6 +52,11 @@ def copy_hard(agent: TrackingAgent, cfg: Any) -> None:
 TRACKING = Rule(tracking_init, tracking_update, periodic=(PeriodicOperation(250, copy_hard),))
 ALL_RULES = {**RULES, "ddpg": DDPG, "tracking": TRACKING}
 ALL_NETWORKS = [(kind, activation) for kind in KINDS for activation in ACTIVATIONS]
+NETWORKS = [  # for quick tests every kind, and every activation once; all of them are slow
+    pytest.param(kind, activation, marks=() if row == column % len(KINDS) else pytest.mark.slow)
+    for row, kind in enumerate(KINDS)
+    for column, activation in enumerate(ACTIVATIONS)
+]
 
 CHOICES: dict[str, dict[str, Any]] = {  # what the settings of an update may choose beyond the paper
     "min of 5": {"critics": 5},

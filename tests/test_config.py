@@ -24,7 +24,7 @@ from t3d.algo.td3 import coefficients_of
 from t3d.app.flags import read_known
 from t3d.config import Config, TD3Config, diff, flat, load_toml, merge, plain, to_dict, to_toml
 from t3d.config.fields import known_settings, setting, settings_where
-from t3d.config.merging import OTHER_NAMES, our_names
+from t3d.config.other_names import OTHER_NAMES, WITHOUT_OURS, our_names
 from t3d.config.presets import PRESETS, as_config, better_preset, families, preset
 from t3d.errors import UserError
 from t3d.events import Start
@@ -235,17 +235,13 @@ CLEAN_RL = """exp_name seed torch_deterministic cuda track wandb_project_name ca
     learning_starts policy_frequency noise_clip"""
 AUTHORS = """env seed start_timesteps eval_freq max_timesteps expl_noise batch_size discount tau policy_noise noise_clip
     policy_freq save_model load_model"""
-WITHOUT_OURS = {  # what no setting does
-    *("optimize_memory_usage", "stats_window_size", "torch_deterministic", "wandb_project_name"),
-    *("save_model", "load_model"),
-}
 
 
 @pytest.mark.parametrize("names", [STABLE_BASELINES, CLEAN_RL, AUTHORS], ids=["sb3", "cleanrl", "authors"])
 def test_the_names_of_others_are_known(names: str) -> None:
     flags = {*flat(Config()), "quiet"}
     unknown = [name for name in names.split() if name not in flags and not our_names(name, flags)]
-    assert {*unknown} == WITHOUT_OURS & {*names.split()}
+    assert {*unknown} == {*WITHOUT_OURS} & {*names.split()}
 
 
 def test_what_others_call_something_else_leads_to_a_setting_that_takes_it() -> None:

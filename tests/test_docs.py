@@ -25,8 +25,10 @@ from t3d.alarms.symptoms import SYMPTOMS
 from t3d.app.cli import COMMANDS, main
 from t3d.app.flags import read_flags
 from t3d.app.serve import ServeArgs
-from t3d.app.train import parse
+from t3d.app.train import TrainArgs, parse_settings
+from t3d.app.tune import TuneArgs
 from t3d.config import Config, flat
+from t3d.config.other_names import THEIR_NAMES, WITHOUT_OURS
 from t3d.events import KINDS
 from t3d.store.summary import read_summary
 from t3d.types import UpdateTrace
@@ -38,8 +40,8 @@ TUTORIALS = [
     *(ROOT / "docs" / f"{name}.md" for name in ("first-steps", "own-environment", "python", "shipping")),
 ]
 SMALL = shlex.split(
-    "--total-steps 400 --random-steps 100 --eval.episodes 1 --eval.every-steps 400 --log.diagnose-every-steps 200 "
-    "--no-video"
+    "--total-steps 250 --random-steps 100 --eval.episodes 1 --eval.every-steps 250 --log.diagnose-every-steps 125 "
+    "--td3.batch-size 16 --td3.actor-hidden 16 16 --td3.critic-hidden 16 16 --no-video"
 )
 MY_ROBOT = "import gymnasium as gym\n\n\ndef make_env():\n    return gym.make('Pendulum-v1')\n"
 
@@ -169,8 +171,8 @@ def check_names(code: str) -> None:
 def parse_only(command: list[str]) -> None:
     """Fails if the command has no such options."""
     name, *rest = command
-    if name == "train":
-        parse(rest)
+    if name in ("train", "tune"):
+        parse_settings(rest, TrainArgs if name == "train" else TuneArgs, f"t3d {name}")
         return
     kind = f"{name.capitalize()}Args"
     if command[:2] == ["runs", "show"]:
@@ -239,12 +241,14 @@ class Servers:
 
 
 def run_small(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    is_long = command[0] in ("bench", "dash") or {"--claim", "--env.pixels"} & {*command}
+    is_long = command[0] in ("bench", "dash", "tune") or {"--claim", "--env.pixels"} & {*command}
     if is_long or (command[0] == "train" and is_heavy(command[1])):  # they have tests of their own
         parse_only(command)
         return
     if command[0] == "train":
-        command = [re.sub(r"^local:\d+$", "local:2", word) for word in [*command, *SMALL]]
+        command = [re.sub(r"^local:\d+$", "local:1", word) for word in [*command, *SMALL]]
+    if "--episodes" in command:
+        command[command.index("--episodes") + 1] = "2"
     if command[0] == "resume":  # a little further than it is
         command = [*command, "--total-steps", str(read_summary(Path(command[1])).step + 50), "--no-video"]
     code = main(command)
@@ -283,3 +287,13 @@ def test_every_alarm_is_in_the_table() -> None:
     text = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([\w-]+)` \|.*?\| (\d+) .*?\|.*\|$", text, re.MULTILINE))
     assert rows == {symptom.kind: str(symptom.looks) for symptom in SYMPTOMS}
+
+
+def test_the_page_on_migrating_says_what_wrong_flags_are_told() -> None:
+    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    tables = {block.split("|")[1].strip(): block.splitlines()[2:] for block in re.findall(r"(?:^\|.*\n)+", page, re.M)}
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables["T3D"]]
+    ours = {row[0].strip("`"): {*re.findall(r"`(\w+)`", " ".join(row[1:]))} for row in rows}
+    assert ours == {name: {*theirs.split()} for name, theirs in THEIR_NAMES.items()}
+    instead = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables["theirs"]]
+    assert {name.strip("`"): reason for name, reason in instead} == WITHOUT_OURS

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from t3d.api.run import resume as resume
     from t3d.api.run import runs as runs
     from t3d.api.run import train as train
+    from t3d.api.tune import tune as tune
     from t3d.config import Config as Config
     from t3d.config import merge as merge
     from t3d.config.presets import preset as preset
@@ -39,9 +40,10 @@ _HOMES = {
     "preset": "t3d.config.presets",
     **dict.fromkeys(("Run", "evaluate", "open_run", "resume", "runs", "train"), "t3d.api.run"),
     **dict.fromkeys(("compare", "report"), "t3d.api.groups"),
+    "tune": "t3d.api.tune",
 }
 __all__ = ["Config", "Run", "UserError", "__version__", "compare", "evaluate", "load_policy", "merge", "open_run"]
-__all__ += ["preset", "report", "resume", "runs", "train"]
+__all__ += ["preset", "report", "resume", "runs", "train", "tune"]
 
 
 def __getattr__(name: str) -> Any:

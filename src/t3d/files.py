@@ -150,6 +150,11 @@ def readable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
+def printable(text: str) -> str:
+    """Escapes the characters that would control the terminal instead of being shown."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+
+
 def to_json(value: Any, indent: int | None = None) -> bytes:
     """Deterministic JSON, as short as possible unless it is indented for people."""
     separators = (",", ":") if indent is None else (",", ": ")

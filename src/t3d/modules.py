@@ -38,8 +38,8 @@ class NotImported(UserError):
 
     def __init__(self, name: str, role: str) -> None:
         super().__init__(
-            f"the {role} {name} is not imported: only t3d train, resume, eval, record and play import what a config "
-            "names"
+            f"the {role} {name} is not imported: only t3d train, tune, resume, eval, record and play import what a "
+            "config names"
         )
         self.name = name
 
@@ -227,8 +227,9 @@ def import_named(name: str, kind: type[Value], role: str) -> Value:
     value = getattr(module, attribute, None)
     if not isinstance(value, kind):
         problem = f"is of type {type(value).__name__}" if hasattr(module, attribute) else "does not exist"
+        needed = "function or class" if kind.__name__ == "Callable" else kind.__name__
         own = [key for key, other in vars(module).items() if isinstance(other, kind)]
-        raise UserError(f"{name} {problem}; a {role} must be a {kind.__name__}{did_you_mean(attribute, own)}")
+        raise UserError(f"{name} {problem}; a {role} must be a {needed}{did_you_mean(attribute, own)}")
     return value
 
 

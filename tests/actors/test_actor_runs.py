@@ -48,9 +48,9 @@ def test_what_workers_print_is_in_a_file_of_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("SEEN_FILE", str(tmp_path / "seen"))
     monkeypatch.setenv("FAULT", "step exception")
     monkeypatch.setenv("FAULT_FILE", str(tmp_path / "fault"))
-    list(train(actor_config(tmp_path, "Watched")))
+    list(train(actor_config(tmp_path, "Watched", seeds=[0], actors="local:1")))
     assert "environments may print" in (tmp_path / "a" / "workers.log").read_text()
-    events = list(train(actor_config(tmp_path, "Faulty", run={"name": "b"})))
+    events = list(train(actor_config(tmp_path, "Faulty", run={"name": "b"}, seeds=[0], actors="local:1")))
     assert "lost its mind (actor_worlds.py, line " in of_kind(events, ActorEvent)[0].text
     assert "Traceback" in (tmp_path / "b" / "workers.log").read_text()
 
@@ -100,6 +100,15 @@ def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actor
     assert of_kind(again, ActingEvent)[-1].since == step, "the summary says where this process began"
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run with actors and one without, stopped on their way."""
+    roots = {actors: tmp_path_factory.mktemp("stopped") for actors in ("local:2", "inline")}
+    for actors, root in roots.items():
+        stopped_at(actor_config(root, total_steps=9000, actors=actors, log={"every_steps": 20}), 200)
+    return {actors: root / "a" for actors, root in roots.items()}
+
+
 @pytest.mark.parametrize(
     ("begun", "actors", "words"),
     [
@@ -109,12 +118,12 @@ def test_a_run_with_actors_goes_on(tmp_path: Path, memories: list[Memory], actor
         ("local:2", "locals:2", "not inline, local:N or ray:N"),
     ],
 )
-def test_actors_that_a_run_cannot_go_on_with(tmp_path: Path, begun: str, actors: str, words: str) -> None:
-    stopped_at(actor_config(tmp_path, total_steps=9000, actors=begun, log={"every_steps": 20}), 200)
+def test_actors_that_a_run_cannot_go_on_with(stopped: dict[str, Path], begun: str, actors: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        list(resume(tmp_path / "a", actors=actors))
+        list(resume(stopped[begun], actors=actors))
 
 
+@pytest.mark.system
 def test_the_command_that_began_a_run_may_say_another_number_of_actors(tmp_path: Path) -> None:
     cfg = actor_config(tmp_path, seeds=[0], actors="local:3", total_steps=3000, log={"every_steps": 20})
     cfg = merge(cfg, {"updates_per_step": 0.1})
@@ -126,6 +135,7 @@ def test_the_command_that_began_a_run_may_say_another_number_of_actors(tmp_path:
     assert of_kind(events, End)[0].reason == "finished" and of_kind(events, ActingEvent)[-1].actors == 3
 
 
+@pytest.mark.system
 def test_resume_takes_another_number_of_actors_as_a_command(tmp_path: Path) -> None:
     stopped_at(actor_config(tmp_path, total_steps=2000, log={"every_steps": 20}, updates_per_step=0.1), 200)
     assert main(["resume", str(tmp_path / "a"), "--actors", "local:1", "--no-video"]) == 0
@@ -217,6 +227,7 @@ def kill_the_tree_and_resume(folder: Path, kills: int) -> None:
     assert process.returncode == 128 + signal.SIGTERM and b"resuming at step" in out, out.decode()
 
 
+@pytest.mark.system
 def test_a_killed_family_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
     kill_the_tree_and_resume(tmp_path, kills=2)
 
@@ -229,6 +240,7 @@ def test_fifty_killed_families_leave_nothing_and_go_on(tmp_path: Path) -> None:
         kill_the_tree_and_resume(tmp_path / str(trial), kills=10)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("phase", [pytest.param("start-up", marks=pytest.mark.slow), "running"])
 def test_a_signal_ends_the_whole_family_in_time(tmp_path: Path, phase: str) -> None:
     with started(tmp_path) as process:
@@ -302,9 +314,9 @@ def test_no_members_are_left_to_few_actors(seeds: int, actors: int, per_member: 
 
 
 def test_more_actors_than_seeds_bring_environments_of_their_own(tmp_path: Path) -> None:
-    events = list(train(actor_config(tmp_path, seeds=[0], actors="local:3")))
+    events = list(train(actor_config(tmp_path, seeds=[0], actors="local:2")))
     config = merge(Config(), events[0].config)  # type: ignore[attr-defined]
-    assert config.num_envs == 3 and of_kind(events, ActingEvent)[-1].actors == 3
+    assert config.num_envs == 2 and of_kind(events, ActingEvent)[-1].actors == 2
 
 
 def test_one_environment_that_was_asked_for_stays_one(tmp_path: Path) -> None:
@@ -314,7 +326,9 @@ def test_one_environment_that_was_asked_for_stays_one(tmp_path: Path) -> None:
     assert {event.env for event in of_kind(events, EpisodeEnd)} == {0}
 
 
-@pytest.mark.parametrize("edited", [False, True], ids=["by the command", "in config.toml"])
+@pytest.mark.parametrize(
+    "edited", [False, pytest.param(True, marks=pytest.mark.system)], ids=["by the command", "in config.toml"]
+)
 def test_fewer_actors_keep_the_environments_of_the_run(tmp_path: Path, edited: bool) -> None:
     stopped_at(actor_config(tmp_path, seeds=[0], actors="local:3", total_steps=3000, log={"every_steps": 20}), 400)
     path = tmp_path / "a"

@@ -18,7 +18,8 @@ from t3d.run.live import train
 
 
 @pytest.mark.parametrize(
-    ("env_id", "actors", "limit"), [("Pendulum-v1", 1, 0), ("HalfCheetah-v5", 2, 0), ("HalfCheetah-v5", 2, 0.1)]
+    ("env_id", "actors", "limit"),
+    [("Pendulum-v1", 1, 0), ("HalfCheetah-v5", 2, 0.1), pytest.param("HalfCheetah-v5", 2, 0, marks=pytest.mark.slow)],
 )
 def test_actors_that_take_turns_with_the_learner_are_one_process_to_the_last_bit(
     tmp_path: Path, memories: list[Memory], env_id: str, actors: int, limit: float

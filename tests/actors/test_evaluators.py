@@ -212,7 +212,8 @@ def test_an_evaluation_that_always_fails_saves_and_ends_the_run(
     monkeypatch.setenv("FAULT", "always")
     monkeypatch.setattr(workers, "FIRST_BACK_OFF", 0.01)
     with pytest.raises(NobodyLeft, match=r"evaluation keeps failing: .*RuntimeError: examination nerves"):
-        list(train(actor_config(tmp_path, "Examined", total_steps=100_000, random_steps=50_000)))
+        cfg = actor_config(tmp_path, "Examined", seeds=[0], actors="local:1", total_steps=100_000, random_steps=50_000)
+        list(train(cfg))
     assert newest(tmp_path / "a" / "checkpoints")[0] is not None
 
 

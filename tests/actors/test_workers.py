@@ -81,7 +81,7 @@ def test_what_an_environment_has_started_ends_with_a_worker_that_nobody_looks_af
         worker = collector.slots[0].worker
         assert worker is not None
         worker.process.kill()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while helpers.simulators():
             assert time.monotonic() < deadline, "the simulator is still there"
             time.sleep(0.01)

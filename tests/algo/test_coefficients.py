@@ -33,6 +33,11 @@ EACH: dict[str, list[float]] = {
     "pre_activation_penalty": [0.0, 1.0, 0.1],
 }
 SEEDS = (4, 5, 6)
+CASES = [  # capture traces all numbers at once; each alone is a trace that says little more
+    pytest.param(engine, names, marks=pytest.mark.slow if engine == "capture" and len(names) == 1 else ())
+    for engine in ("eager", "capture")
+    for names in [*([name] for name in EACH if name != "gamma"), list(EACH)]
+]
 
 
 def for_each(names: list[str], dtype: torch.dtype = torch.float64) -> Coefficients:
@@ -46,8 +51,7 @@ def updates(learner: Learner, member: int | None = None) -> None:
             learner.update(*(batch, draws) if member is None else helpers.member_of(batch, draws, member))
 
 
-@pytest.mark.parametrize("engine", ["eager", "capture"])
-@pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
+@pytest.mark.parametrize(("engine", "names"), CASES, ids=str)
 def test_a_member_learns_with_its_own_numbers(engine: str, names: list[str]) -> None:
     together = Learner(SPEC, CFG, SEEDS, dtype=torch.float64, engine=engine, coefficients=for_each(names))
     updates(together)
@@ -103,8 +107,7 @@ def test_engines_say_what_they_refuse() -> None:
         assert why == f"{computed}, and the {owner}'s network is layer_norm with elu"
 
 
-@pytest.mark.parametrize("engine", ["eager", "capture"])
-@pytest.mark.parametrize("names", [[name] for name in EACH if name != "gamma"] + [list(EACH)], ids=str)
+@pytest.mark.parametrize(("engine", "names"), CASES, ids=str)
 def test_in_float32_too_a_number_of_its_own_gives_the_bits_of_a_float(engine: str, names: list[str]) -> None:
     """All members have the same number, once as a float and once as a tensor: only its rounding could differ."""
     numbers: dict[str, Any] = {name: EACH[name][0] for name in names}

@@ -13,7 +13,7 @@ from test_pixels import CAMERA, SMALL
 import helpers
 import t3d
 from image_batches import image_batches
-from rules_in_tests import ALL_NETWORKS, ALL_RULES, CHOICES
+from rules_in_tests import ALL_RULES, CHOICES, NETWORKS
 from t3d.algo.engines import ENGINES
 from t3d.algo.engines.verify import mismatch
 from t3d.algo.learner import Learner
@@ -59,7 +59,7 @@ def test_every_rule_is_traced(rule: str) -> None:
     assert_same_updates(ALL_RULES[rule], CFG, helpers.random_batches(SPEC, CFG, 2, 5))
 
 
-@pytest.mark.parametrize(("kind", "activation"), ALL_NETWORKS)
+@pytest.mark.parametrize(("kind", "activation"), NETWORKS)
 def test_every_architecture_is_traced(kind: str, activation: str) -> None:
     networks: dict[str, Any] = {f"{owner}_network": kind for owner in ("actor", "critic")}
     networks |= {f"{owner}_activation": activation for owner in ("actor", "critic")}
@@ -67,7 +67,20 @@ def test_every_architecture_is_traced(kind: str, activation: str) -> None:
     assert_same_updates(TD3, cfg, helpers.random_batches(SPEC, cfg, 2, 4))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+IN_ONE = {  # of "together"
+    "truncated",
+    "actor on the mean",
+    "categorical",
+    "weight decay",
+    "gradient clipping",
+    "cosine schedule",
+    "penalty",
+}
+
+
+@pytest.mark.parametrize(
+    "choice", [pytest.param(choice, marks=pytest.mark.slow if choice in IN_ONE else ()) for choice in CHOICES]
+)
 def test_every_choice_is_traced(choice: str) -> None:
     cfg = replace(CFG, **CHOICES[choice])
     assert_same_updates(TD3, cfg, helpers.random_batches(SPEC, cfg, 2, 4))
@@ -103,6 +116,24 @@ def test_numbers_that_move_are_followed() -> None:
     for batch, draws in batches[4:]:
         learner.update(batch, draws)
     assert torch.equal(still, learner.agent.critic.flat)
+
+
+def test_a_rate_that_is_set_is_in_memory_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "capture", ENGINES["capture"]._replace(records=False))  # graphs need a GPU
+    eager, traced = (Learner(SPEC, CFG, range(2), dtype=torch.float64, engine=name) for name in ("eager", "capture"))
+    batches = helpers.random_batches(SPEC, CFG, 2, 4)
+    traced.set_rates(critic_lr=CFG.critic_lr)
+    assert traced.coefficients.critic_lr is CFG.critic_lr, "what has not changed needs no other graphs"
+    for rate in (2e-3, 5e-3):
+        eager.set_rates(critic_lr=rate)
+        traced.set_rates(critic_lr=rate)
+        for batch, draws in (next(batches), next(batches)):
+            eager.update(batch, draws)
+            traced.update(batch, draws)
+    assert isinstance(traced.coefficients.critic_lr, torch.Tensor) and float(traced.coefficients.critic_lr) == 5e-3
+    assert traced.coefficients.actor_lr == CFG.actor_lr  # what has not changed is no tensor
+    for (name, tensor), (_, other) in zip(named_tensors(eager.agent), named_tensors(traced.agent), strict=True):
+        torch.testing.assert_close(other, tensor, rtol=0, atol=1e-11, msg=name)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager"])

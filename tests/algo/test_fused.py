@@ -225,7 +225,7 @@ MUTATIONS = [
     ("6: critics see another action", "self.critics_a2.copy_(a2)", "self.critics_a2.copy_(self.pi2)"),
     ("7: online critics for the targets", "Pass(agent.critic_target.flat, critic, x2", "Pass(agent.critic.flat, critic, x2"),
     ("7: state s for s2", "critic, x2, *memory", "critic, x, *memory"),
-    ("8: max for min", "torch.amin(q2, 1, out=self.v2)", "torch.amax(q2, 1, out=self.v2)"),
+    ("8: max for min", "torch.amin(q2, 1, out=v2)", "torch.amax(q2, 1, out=v2)"),
     ("9: terminated ignored", "torch.sub(self.one, batch.terminated, out=self.y)", "self.y.fill_(1)"),
     ("9: no discount", ".mul_(batch.discount)", ""),
     ("10: next state in the critics", "Pass(agent.critic.flat, critic, x, *memory", "Pass(agent.critic.flat, critic, x2, *memory"),
@@ -260,7 +260,7 @@ def mutated(right: str, wrong: str) -> Callable[..., Any]:
 OF_PLUS = [  # the same, of lines that only other networks, aggregates and objectives reach
     ("7: norm of another layer's scale", "z, z.shape[-1:], scale, shift, NORM_EPSILON", "z, z.shape[-1:], shift, shift, NORM_EPSILON"),
     ("7: no ReLU", "torch.clamp_min(normal, 0, out=h)", "h.copy_(normal)"),
-    ("8: the minimum all the same", 'if self.cfg.aggregate == "min":', "if True:"),
+    ("8: the minimum all the same", 'if name == "min" else', "if True else"),
     ("12: gradient of the norm left out", "norm.backward()", "pass"),
     ("12: gradient of a scale left out", "norm.d_scale, norm.d_shift = d_scale, d_shift", "norm.d_shift = d_shift"),
     ("12: gradient of a shift left out", "norm.d_scale, norm.d_shift = d_scale, d_shift", "norm.d_scale = d_scale"),

@@ -124,8 +124,8 @@ def test_a_wrong_network_is_refused_in_a_sentence_before_anything_is_written(
 ) -> None:
     file = tmp_path / f"wrong_{name}_{owner}.py"
     file.write_text(FORWARDS)
-    changes = {"td3": {f"{owner}_network": f"{file}:{name}"}, "run": {"root": str(tmp_path / "runs")}, "threads": 2}
-    training = t3d.train(helpers.small_config(**changes))
+    changes = {"td3": {f"{owner}_network": f"{file}:{name}"}, "run": {"root": str(tmp_path / "runs")}, "threads": 1}
+    training = t3d.train(helpers.small_config(total_steps=120, **changes))
     words = WRONG[name][owner == "critic"]
     if words is None:  # critics never act, so NumPy does not matter
         list(training)

@@ -76,6 +76,18 @@ def test_a_cell_shows_its_run_once_with_bar_and_curve(kernel: Kernel) -> None:
     assert base64.b64decode(figure["image/png"]).startswith(b"\x89PNG")
 
 
+def test_a_cell_says_what_looks_wrong_with_a_run(kernel: Kernel) -> None:
+    client = kernel()
+    env = "class Cut(gym.Wrapper):\n    def step(self, action):\n        *rest, _, _, info = self.env.step(action)\n"
+    env += "        self.steps += 1\n        return *rest, self.steps == 30, False, info\n"
+    env += "    def reset(self, **options):\n        self.steps = 0\n        return self.env.reset(**options)\n"
+    make = "import gymnasium as gym\n" + env + "def make_env():\n    return Cut(gym.make('Pendulum-v1'))\n"
+    shown = run(client, make + "run = t3d.train(make_env, total_steps=1100, **small)\nrun.finish()")
+    assert any(
+        "note: " in html and "every episode was terminated after exactly 30 steps" in html for html in html_of(shown)
+    )
+
+
 def test_an_interrupted_cell_saves_says_how_to_continue_and_leaves_nothing_behind(kernel: Kernel) -> None:
     client = kernel()
     run(client, 'import os, signal, threading\nrun = t3d.train("Pendulum-v1", total_steps=40_000, **small)')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import threading
@@ -18,7 +19,7 @@ from drones import Drone
 from run_folders import assert_equal, events_of
 from t3d.config import Config, load_config
 from t3d.errors import NothingLeft, UserError
-from t3d.events import End, Eval, Logged, Saved, SettingsChanged
+from t3d.events import End, Eval, Logged, Resumed, Saved, SettingsChanged
 
 SMALL: dict[str, Any] = {
     "random_steps": 40,
@@ -86,6 +87,7 @@ def test_a_config_a_table_an_id_and_a_class_train_the_same() -> None:
         ({"settings": {"td3.gamma": 2}}, "td3.gamma=2 is out of range"),
         ({"settings": {"total_steps": 5}}, "total_steps is among the settings and an argument; give it once"),
         ({"preset": "quik"}, "unknown preset quik"),
+        ({"seeds": 3}, "seeds=3 is not a list of integers"),
     ],
 )
 def test_a_mistake_is_a_sentence_before_anything_is_written(given: dict[str, Any], sentence: str) -> None:
@@ -203,7 +205,7 @@ def test_a_run_that_another_thread_stops_ends_and_can_be_finished() -> None:
 def test_a_run_whose_folder_is_gone_has_a_name() -> None:
     run = small("run").finish()
     shutil.rmtree(run.path)
-    assert repr(run) == "<the run runs/run, which cannot be read>"
+    assert repr(run) == f"<the run {run.path}, which cannot be read>"
 
 
 def test_save_writes_a_checkpoint_before_the_training_goes_on() -> None:
@@ -236,13 +238,36 @@ def test_numbers_of_the_program_become_a_metric() -> None:
     ]
 
 
-def test_numbers_that_are_logged_at_first_have_a_column_of_metrics_csv() -> None:
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with (path / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_numbers_of_the_program_have_a_column_of_metrics_csv_whenever_they_begin() -> None:
     run = small("run")
-    next(run)
-    run.log(difficulty=0.5)
-    run.finish()
-    header, first, *_ = (run.path / "metrics.csv").read_text().splitlines()
-    assert header.endswith(",difficulty") and first.startswith("logged,0,") and first.endswith(",0.5")
+    log_and_set(run)
+    logged = [row for row in rows_of(run.path) if row["event"] == "logged"]
+    assert [(row["step"], row["difficulty"]) for row in logged] == [("0", "0.0"), ("60", "6.0"), ("120", "12.0")]
+
+
+def test_a_resume_cuts_metrics_csv_where_it_was_though_its_first_line_has_grown() -> None:
+    """The checkpoint is older than the column."""
+    run = small("run", settings={"checkpoint.every_steps": 50})
+    for event in run:
+        if event.event == "saved" and event.step == 50:
+            shutil.copytree(run.path, "killed")  # before the column
+        if event.event == "eval" and event.step == 60:
+            run.log(difficulty=6)
+            break
+    before = rows_of(Path("killed"))
+    shutil.copy(run.path / "metrics.csv", "killed")  # as a kill at step 60 would leave it
+    again = t3d.resume("killed")
+    for event in again:
+        if event.event == "resumed":
+            assert isinstance(event, Resumed) and "metrics.csv" not in str(event.notes)
+            kept = rows_of(Path("killed"))
+            assert [{**row, "difficulty": None} for row in before] == kept[: len(before)] == kept
+    assert [row["step"] for row in rows_of(Path("killed")) if row["event"] == "eval"] == ["0", "60", "120"]
 
 
 def test_a_frame_has_a_column_for_each_metric(two_seeds: t3d.Run) -> None:
@@ -324,7 +349,7 @@ def test_settings_that_cannot_be_changed_are_a_sentence(settings: dict[str, Any]
 def test_only_finite_numbers_are_logged(value: Any) -> None:
     with small("run") as run:
         next(run)
-        with pytest.raises(UserError, match=r"difficulty=.* is not a finite number"):
+        with pytest.raises(UserError, match=r"difficulty(=.* is not a finite number| is .*, not numbers| has shape)"):
             run.log(difficulty=value)
 
 

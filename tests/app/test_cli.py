@@ -211,7 +211,7 @@ def test_settings_come_from_defaults_preset_file_and_flags_in_this_order(tmp_pat
     args = parse([f"--config={file}"])
     assert (args.cfg.preset, args.cfg.td3.batch_size, args.cfg.env.id) == ("paper", 100, "Hopper-v5")
     assert parse([f"--config={file}", "--preset", "paper"]) == args
-    with pytest.raises(UserError, match="says preset=paper, and the command --preset quick; leave one of them out"):
+    with pytest.raises(UserError, match="have preset=paper, and preset=quick is given; leave one of them out"):
         parse([f"--config={file}", "--preset", "quick"])
 
 
@@ -358,6 +358,7 @@ def test_missing_extra_names_the_pip_line(monkeypatch: pytest.MonkeyPatch, capsy
     assert 'pip install "t3d[box2d]"' in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_ones_own_environment_from_the_working_directory(tmp_path: Path) -> None:
     source = Path(helpers.__file__).read_text()
     (tmp_path / "my_world.py").write_text(source)
@@ -368,6 +369,7 @@ def test_ones_own_environment_from_the_working_directory(tmp_path: Path) -> None
     assert "300 updates" in finished.stdout
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_cleanly_keeps_what_was_learned_and_says_where(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "t3d", "train", "Pendulum-v1", *SMALL, "--total-steps", "1000000"]

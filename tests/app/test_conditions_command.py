@@ -70,7 +70,10 @@ MISTAKES = [
     ),
     ("--sweep env.args.goal=a,b", "sweep='env.args.goal=a,b' cannot be read; write FIELD=V1,V2 with numbers, commas"),
     ("--env.wrappers drones", "env.wrappers=drones is not a wrapper; write module:Wrapper or FILE.py:Wrapper"),
-    ("--env.wrappers drones:Halve", "drones:Halve does not exist; a wrapper must be a Callable, did you mean Halved?"),
+    (
+        "--env.wrappers drones:Halve",
+        "drones:Halve does not exist; a wrapper must be a function or class, did you mean Halved?",
+    ),
     ("--env.wrappers drones:Sized", "env.wrappers: Sized is called with the environment alone: missing a required"),
     ("--env.wrappers drones:no_wrapper", "env.wrappers: no_wrapper returned NoneType, not an environment"),
     ("--env.wrappers drones:OfVectors", "env.wrappers: OfVectors does not fit Drone: it wraps a VectorEnv"),
@@ -102,7 +105,7 @@ def test_mistakes_are_one_sentence_each_before_there_is_a_folder(
         (
             "drones:pass_on",
             "winds",
-            "drones:pass_on takes no arguments, and winds is none of them (Drone.__init__() got",
+            "drones:pass_on cannot be made with winds: Drone.__init__() got",
         ),
         (
             "drones:TestedDrone-v0",

@@ -27,6 +27,7 @@ CONTENTS = {
 }
 NAMED = {  # by the commands' own name: what is typed about a run
     "train": ["--config", "runs/RUN/config.toml", "--run.name", "again", "--no-video"],
+    "tune": ["--config", "runs/RUN/config.toml", "--space", "td3.tau=0.1,0.2", "--trials", "1", "--fresh-seeds", "2"],
     "resume": ["RUN", "--total-steps", "150", "--no-video"],
     "eval": ["RUN", "--episodes", "1"],
     "record": ["RUN", "--steps", "2"],
@@ -44,7 +45,7 @@ NAMED = {  # by the commands' own name: what is typed about a run
     "bench": ["update", "--seconds", "0", "--threads", "1", "--engines", "eager"],
     "presets": [],
 }
-IMPORTING = {"train", "resume", "eval", "record", "play"}
+IMPORTING = {"train", "tune", "resume", "eval", "record", "play"}
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_own_code_is_explained_once_it_is_typed(runs: Path, capsys: pytest.Captu
     assert main(["explain", "own"]) == 2
     said = capsys.readouterr().err
     settings = flat(load_config(runs / "own" / "config.toml"))
-    assert "only t3d train, resume, eval, record and play import what a config names" in said
+    assert "only t3d train, tune, resume, eval, record and play import what a config names" in said
     assert f"t3d explain own --own {settings['algo']}" in said or settings["td3.actor_network"] in said
     own = [settings[key] for key in ("algo", "td3.actor_network", "td3.critic_network")]
     for number in range(3):

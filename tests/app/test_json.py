@@ -79,6 +79,7 @@ def test_json_has_every_event_as_it_is_in_the_logs(told: Told) -> None:
     assert "Trained 200 steps per seed" in ended.stderr and "step       200  seed 1  return" in ended.stderr
 
 
+@pytest.mark.system
 def test_json_comes_line_by_line_while_the_run_trains(tmp_path: Path) -> None:
     command = [*COMMAND, "--json", "--quiet", "--run.name", "live", "--total-steps", "1000000"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -116,7 +117,7 @@ def test_json_of_a_run_that_has_nothing_left(told: Told, capsys: pytest.CaptureF
     assert said.out == "" and "has already finished" in said.err
 
 
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("terminal", [pytest.param(True, marks=pytest.mark.system), False])
 def test_quiet_prints_the_result_and_the_folder(terminal: bool, tmp_path: Path) -> None:
     command = [*COMMAND, "--quiet", "--run.name", "quiet", "--seeds", "0", "1"]
     if terminal:

@@ -68,12 +68,14 @@ def test_training_goes_on_when_nothing_can_be_printed(
     assert "of output could not be written" in journal[-1]["text"] and journal[-1]["event"] == "save-failed"
 
 
+@pytest.mark.system
 def test_a_process_without_room_for_its_output_ends_well(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         ended = subprocess.run([*COMMAND, "--run.name", "full"], cwd=tmp_path, stdout=full, stderr=full, check=False)
     assert ended.returncode == 0 and end_of(tmp_path / "runs" / "full")["reason"] == "finished"
 
 
+@pytest.mark.system
 def test_closed_standard_streams(tmp_path: Path) -> None:
     """What is printed must not end in a file of the run that happened to get the number of a closed stream."""
     line = " ".join(["exec", *COMMAND, "--run.name", "closed", "--total-steps", "1000000", "<&- >&- 2>&-"])
@@ -125,6 +127,7 @@ def test_what_people_name_is_printed_as_it_is(
     assert f"plotted: runs/{name}/curve.png" in capsys.readouterr().out
 
 
+@pytest.mark.system
 def test_an_ascii_terminal(tmp_path: Path) -> None:
     surroundings = {**os.environ, "PYTHONIOENCODING": "ascii", "LANG": "C"}
     ended = subprocess.run(
@@ -134,6 +137,7 @@ def test_an_ascii_terminal(tmp_path: Path) -> None:
     assert b"runs/\\u03b3/curve.png" in ended.stdout and b" +- " in ended.stdout
 
 
+@pytest.mark.system
 def test_ctrl_c_leaves_no_torn_table(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [*COMMAND, "--run.name", "torn", "--total-steps", "1000000", "--eval.every-steps", "1000000"]

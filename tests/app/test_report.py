@@ -142,7 +142,7 @@ def test_what_a_run_folder_says_is_never_markup() -> None:
         assert "\u202e" not in page
 
 
-@pytest.mark.parametrize("count", [7, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_folder_with_wrong_values_has_a_report_or_is_a_sentence(
     trained: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from run_folders import assert_equal, events_of
 from t3d.events import End
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "cluster" / "train.sbatch"
+SCRIPT = Path(__file__).parents[2] / "examples" / "train.sbatch"
 FLAGS = shlex.split(
     "Pendulum-v1 --preset quick --total-steps 900 --random-steps 200 --checkpoint.every-steps 100 "
     "--eval.episodes 1 --eval.every-steps 300 --td3.actor-hidden 8 --td3.critic-hidden 8"

@@ -290,9 +290,9 @@ def test_each_metric_of_info_has_a_chart_with_all_sets(context: BrowserContext, 
     with served(tmp_path) as access:
         page = open_page(context, address_of(access), "#/run/a")
         newest = page.get_by_role("region", name="Info: energy").locator(".newest")
-        expect(newest).to_have_text("energy 3, energy windy 4 at step 1,000")
+        expect(newest).to_have_text("energy calm 3, energy windy 4 at step 1,000")
         success = page.get_by_role("region", name="Success (share of the episodes)").locator(".newest")
-        expect(success).to_have_text("in evaluations 1, in evaluations windy 0.5 at step 1,000")
+        expect(success).to_have_text("in evaluations calm 1, in evaluations windy 0.5 at step 1,000")
         expect(page.get_by_role("region", name="Info")).to_have_count(1)
         page.close()
 

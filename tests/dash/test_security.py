@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import psutil
 import pytest
+from starlette.datastructures import Headers
 
 from dash_client import BEARER, HERE, TOKEN, client_of, served
 from fake_runs import session, write_run
@@ -25,7 +26,7 @@ from t3d.dash.process import address_of
 from t3d.dash.server import HEADERS
 from t3d.events import to_line
 from t3d.store.control import CONTROL
-from t3d.web import Access, full_name
+from t3d.web import Access, RequestRefused, full_name
 
 SECRET = "the-secret-of-another-folder"
 COOKIE = {"cookie": f"t3d-8700={TOKEN}"}
@@ -107,6 +108,13 @@ def test_only_names_of_this_machine_are_answered(root: Path) -> None:
     for host in HOSTS:
         answer = client.get("/api/runs", headers={"host": host, **BEARER})
         assert answer.status_code == 400 and "runs" not in answer.json(), host
+
+
+def test_a_request_names_exactly_one_host() -> None:
+    for hosts in ([], [b"127.0.0.1", b"evil.example"]):
+        with pytest.raises(RequestRefused, match="one of its names") as refused:
+            Access().refuse_foreign(Headers(raw=[(b"host", host) for host in hosts]))
+        assert refused.value.status == 400
 
 
 def test_the_name_that_it_was_told_to_listen_on_is_answered(root: Path) -> None:

@@ -419,8 +419,18 @@ def test_recorded_sampling_follows_what_is_added(sampling: str) -> None:
     assert stop - first < 500 < stop
 
 
-@pytest.mark.parametrize("vector", [0, 1, 2])
-@pytest.mark.parametrize("changes", [{}, {"replay": {"n_step": 3}}, {"replay": {"sampling": "proportional"}}], ids=str)
+SAMPLED: list[dict[str, Any]] = [{}, {"replay": {"n_step": 3}}, {"replay": {"sampling": "proportional"}}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "vector"),
+    [
+        pytest.param(changes, vector, marks=() if row == vector else pytest.mark.slow)
+        for row, changes in enumerate(SAMPLED)
+        for vector in range(3)
+    ],
+    ids=str,
+)
 def test_what_is_compiled_for_a_gpu_can_be_traced_whole(
     changes: dict[str, Any], vector: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from t3d.app.cli import main
 from t3d.app.play import best_member
 from t3d.app.terminal import PlainConsole
 from t3d.config import Member
-from t3d.files import sealed, unsealed
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.seeds import derive
 from t3d.store.best import read_fresh
@@ -112,15 +111,6 @@ def test_a_choice_is_kept_until_a_policy_changes(run: Run) -> None:
     rewrite_policy(run.path / "best" / "seed-7", {}, {"actor": actor(2.0)})
     assert known_choice(run) is None
     assert play_choice(run).member.seed == 7
-
-
-def test_a_choice_of_a_version_that_kept_it_in_a_file_of_its_own_is_known(run: Run) -> None:
-    choice, known = play_choice(run), read_fresh(run.path)
-    (run.path / "best" / "choice.json").write_bytes(sealed("choice", dict(known.choice), indent=2))
-    file = run.path / "best" / "fresh.json"
-    fields = unsealed("fresh", file.read_bytes())
-    file.write_bytes(sealed("fresh", {"chosen": fields["chosen"], "results": fields["results"]}))
-    assert known_choice(run) == choice and read_fresh(run.path) == known
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"fresh": {}, "sha256": ""}', b"[" * 100_000])

@@ -191,6 +191,7 @@ def test_an_update_of_a_sweep_with_several_steps_priorities_and_normalised_obser
     assert not torch.equal(first, second)
 
 
+@pytest.mark.system
 def test_an_update_of_a_run_with_actors(tmp_path: Path) -> None:
     run = {"root": str(tmp_path), "name": "run"}
     list(t3d.train(merge(actor_config(tmp_path, "Told"), {"seeds": [2, 5], "run": run})))

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from t3d.insight.drawing import PAGE_COLOURS, page_picture
-from t3d.insight.report_charts import SIZE, Labelled, draw_bars, draw_lines
+from t3d.insight.report_charts import SIZE, Labelled, draw_bars, draw_chart
 
 NUMBERS = st.floats(-1e299, 1e299, allow_nan=False)
 
@@ -25,7 +25,7 @@ def labelled(label: str, y: list[float], *, margin: float | None = None) -> Labe
 
 
 def svg_of(*drawn: Labelled, **options: Any) -> str:
-    return page_picture(partial(draw_lines, drawn=drawn, **options), SIZE).decode()
+    return page_picture(partial(draw_chart, drawn=drawn, **options), SIZE).decode()
 
 
 def points(svg: str, line: int) -> list[tuple[float, float]]:

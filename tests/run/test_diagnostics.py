@@ -89,7 +89,9 @@ def assert_same_bits(tmp_path: Path, **changes: Any) -> None:
         assert same, name
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(
+    "settings", [pytest.param(name, marks=pytest.mark.slow if "actor" in name else ()) for name in SETTINGS]
+)
 def test_a_run_is_the_same_with_and_without_diagnostics(tmp_path: Path, settings: str) -> None:
     assert_same_bits(tmp_path, device="cpu", **SETTINGS[settings])
 
@@ -310,7 +312,7 @@ def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
     with collected(cfg, Ones, 190) as (training, trace):
         learner, memory = training.parts.learner, training.parts.memory
         before = learner.agent.critic_adam.mean.clone()
-        batch, draws = learner.last_update_inputs
+        batch, draws = learner.engine.inputs
         training.parts.stop(0, "for this test")
         (event,) = diagnosed(training.reporter.diagnostics.diagnose(trace))
         assert torch.equal(learner.agent.critic_adam.mean, before), "only a copy was updated"
@@ -327,7 +329,9 @@ def test_figures_are_those_of_the_newest_update(tmp_path: Path) -> None:
     assert 0 <= event.acting_share <= 1 and event.seconds > 0
 
 
-@pytest.mark.parametrize("settings", [{"seeds": [0, 1]}, IMAGES], ids=["vectors", "images"])
+@pytest.mark.parametrize(
+    "settings", [{"seeds": [0, 1]}, pytest.param(IMAGES, marks=pytest.mark.slow)], ids=["vectors", "images"]
+)
 def test_a_resumed_run_diagnoses_what_a_straight_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:

@@ -81,7 +81,12 @@ def learned_by(folder: Path) -> bytes:
 )
 def test_a_longer_run_is_as_if_it_had_been_longer_from_the_beginning(tmp_path: Path, replay: dict[str, Any]) -> None:
     """With episodes so short that a transition takes one and a half frames."""
-    changes = {"env": {"id": "image_worlds:Brief"}, "eval": {"every_steps": 100}, "replay": replay}
+    changes = {
+        "env": {"id": "image_worlds:Brief"},
+        "eval": {"every_steps": 100},
+        "replay": replay,
+        "updates_per_step": 0.3,
+    }
     list(t3d.train(config(tmp_path, "long", **changes, total_steps=300)))
     list(t3d.train(config(tmp_path, "short", **changes, total_steps=200)))
     list(t3d.resume(tmp_path / "short", total_steps=300))

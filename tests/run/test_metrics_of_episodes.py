@@ -21,6 +21,7 @@ from t3d.errors import NothingLeft, UserError
 from t3d.events import EpisodeEnd, Eval, Event, Note
 from t3d.insight.best_member import known_choice, play_choice
 from t3d.policy.files import read_policy
+from t3d.run.goal import Goal
 from t3d.store.best import BestPolicies
 from t3d.store.columns import read_columns
 from t3d.store.reader import open_run
@@ -158,7 +159,12 @@ def test_success_is_shown_beside_returns_in_every_set(tmp_path: Path, capsys: py
     assert f", success {100 * rate:.0f} %, " in line
     assert main(["report", str(tmp_path / "sets")]) == 0
     page = (tmp_path / "sets" / "report.html").read_text(encoding="utf-8")
-    assert "Info: energy" in page and ">in evaluations odd<" in page and "Info: success" not in page
+    assert (
+        "Info: energy" in page
+        and ">in evaluations odd<" in page
+        and ">in evaluations calm<" in page
+        and "Info: success" not in page
+    )
     assert "with the best evaluation by success, at step" in page and "chosen by success from" in page
 
 
@@ -203,6 +209,8 @@ def test_the_seed_that_succeeds_is_chosen_although_another_returns_more(trained:
     run = open_run(path)
     cfg = merge(run.cfg, {"eval": {"best_by": "energy:min"}})
     choice = play_choice(run._replace(cfg=cfg))
+    assert choice.member == min(choice.scores, key=choice.scores.__getitem__) == choice.ranked[0]
+    assert ", energy " in choice.text(choice.member)
     by_return = play_choice(run._replace(cfg=merge(cfg, {"eval": {"best_by": "return"}})))
     assert by_return.member == max(by_return.mean_returns, key=by_return.mean_returns.__getitem__)
     assert known_choice(run._replace(cfg=cfg)) is None  # the choice was by the return
@@ -222,10 +230,12 @@ def test_a_run_ends_after_three_evaluations_in_a_row_and_is_over(tmp_path: Path)
     assert list(t3d.resume(tmp_path / "goal"))[-1].step == 200
 
 
-def test_evaluations_that_miss_the_goal_start_the_count_again(tmp_path: Path) -> None:
-    cfg = small(tmp_path, "far", stop_when="return=0")
-    events = list(t3d.train(cfg))
-    assert events[-1].step == 200 and not notes(events)
+def test_evaluations_that_miss_the_goal_start_the_count_again() -> None:
+    goal, reached = Goal(merge(Config(), {"stop_when": "return=0"})), []
+    for step, total in enumerate([1.0, 1.0, -1.0, 1.0, 1.0, 1.0]):
+        said = goal.note_on([Evaluation(step, 0, None, [EpisodeResult(0, 0, total, 1, False)])])  # type: ignore[arg-type]
+        reached.append((goal.is_reached, len(said)))
+    assert reached == [(False, 0)] * 5 + [(True, 1)]
 
 
 @pytest.mark.parametrize("at", [57, 113])

@@ -81,6 +81,7 @@ def train_until(cfg: Config, is_enough: Callable[[list[str]], bool]) -> tuple[li
     return notes, end_of([event])
 
 
+@pytest.mark.system
 def test_evaluations_are_recorded_while_it_trains(tmp_path: Path) -> None:
     cfg = config(tmp_path, world(tmp_path), seeds=[4, 7], total_steps=10**6)
     _, end = train_until(cfg, lambda _: len(videos_of(tmp_path / "a")) >= 4)
@@ -96,6 +97,7 @@ def test_evaluations_are_recorded_while_it_trains(tmp_path: Path) -> None:
     assert not [one for one in (tmp_path / "a" / "videos").iterdir() if one.name.startswith(".policies")]
 
 
+@pytest.mark.system
 def test_the_last_recording_is_finished_when_the_run_is(tmp_path: Path) -> None:
     events = run(config(tmp_path, world(tmp_path), record_every=1000), tmp_path)
     assert end_of(events).reason == "finished"
@@ -110,6 +112,7 @@ def test_a_run_is_the_same_with_and_without_videos_to_the_last_bit(tmp_path: Pat
     assert not (tmp_path / "without" / "videos").exists()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("render", "name", "words"),
     [

@@ -80,8 +80,14 @@ def test_draws_have_their_distribution_and_are_their_seeds_alone() -> None:
     assert episode_args(alone, 3, 0, 0, 0)["wind"] == drawn[0]["wind"], "whatever else is drawn"
 
 
-@pytest.mark.parametrize("actors", ["inline", "local:1"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "actors"),
+    [
+        *((way, "inline") for way in WAYS),
+        ("made again", "local:1"),
+        pytest.param("options of reset", "local:1", marks=pytest.mark.slow),
+    ],
+)
 def test_every_episode_has_the_arguments_that_its_event_says(tmp_path: Path, way: str, actors: str) -> None:
     cfg = config(tmp_path, "run", WAYS[way], seeds=[5, 6], env={"num_envs": 2}, actors=actors)
     events = list(t3d.train(cfg))

@@ -69,7 +69,7 @@ def test_a_member_is_the_single_run_with_its_values_and_seed_to_the_last_bit(tmp
     everyone = [learned(tmp_path / "sweep", member, 8) for member in range(8)]
     for name in ("actor", "critic_target"):
         assert len({one[name] for one in everyone}) == 8, "no two members learn the same"
-    for place in (0, 3, 6):  # of both seeds and all values
+    for place in (0, 7):  # of both seeds, and the first and last value of each setting
         member = cfg.members[place]
         alone = config(tmp_path, f"alone-{place}", seeds=[member.seed])
         alone = merge(alone, {"td3": {field.removeprefix("td3."): value for field, value in member.values}})
@@ -94,9 +94,21 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_so_it_is_with_every_choice_of_replay_and_critics(tmp_path: Path, choice: str) -> None:
-    changes = {**CHOICES[choice], "td3": {**TD3, **CHOICES[choice].get("td3", {})}}
+TOGETHER = [  # those that go together, in one sweep
+    ["scaled rewards", "3-step returns", "linear schedule"],
+    ["proportional", "normalised observations"],
+    ["lap", "random pairs of critics"],
+    ["categorical"],
+]
+
+
+@pytest.mark.parametrize(
+    "choices", [*TOGETHER, *(pytest.param([choice], marks=pytest.mark.slow) for choice in CHOICES)], ids=", ".join
+)
+def test_so_it_is_with_every_choice_of_replay_and_critics(tmp_path: Path, choices: list[str]) -> None:
+    changes: dict[str, Any] = {"td3": TD3}
+    for choice in choices:
+        changes = {**changes, **CHOICES[choice], "td3": {**changes["td3"], **CHOICES[choice].get("td3", {})}}
     cfg = config(tmp_path, "sweep", sweep=["td3.gamma=0.9,0.97", "td3.actor_lr=0.0003,0.01"], seeds=[4, 7], **changes)
     list(t3d.train(cfg))
     for place in (1, 6):
@@ -163,6 +175,15 @@ def test_a_sweep_is_given_in_toml_and_in_python(tmp_path: Path) -> None:
     assert from_file == as_config({"sweep": ["td3.gamma=0.98,0.99"]}) and len(from_file.members) == 2
 
 
+def test_settings_that_change_together_have_as_many_members_as_values() -> None:
+    words = ["td3.actor_lr:td3.critic_lr=1e-4:1e-3,3e-4:3e-4", "td3.tau=0.1,0.2"]
+    cfg = merge(Config(), {"seeds": [0, 1], "sweep": words})
+    each = [tuple(dict(member.values).values()) for member in cfg.members[::2]]
+    assert each == [(1e-4, 1e-3, 0.1), (1e-4, 1e-3, 0.2), (3e-4, 3e-4, 0.1), (3e-4, 3e-4, 0.2)]
+    assert [member.seed for member in cfg.members] == [0, 1] * 4
+    assert merge(Config(), {"seeds": [0, 1], "sweep": cfg.sweep}).members == cfg.members, "it is written as it is read"
+
+
 @pytest.mark.parametrize(
     ("sweep", "words"),
     [
@@ -176,7 +197,16 @@ def test_a_sweep_is_given_in_toml_and_in_python(tmp_path: Path) -> None:
         ("td3.aggregate=min,mean", "sweep='td3.aggregate=min,mean' cannot be read; write FIELD=V1,V2 with numbers"),
         ("td3.gamma=0.9,1.2", "td3.gamma=1.2 is out of range; it must be between 0 and 1"),
         (["td3.gamma=0.9,1", "td3.gamma=0.8,0.7"], "sweep names td3.gamma twice"),
-        ([f"td3.{name}=0,1" for name in ("gamma", "tau", "actor_lr", "critic_lr")], "sweeps at most 3"),
+        ("td3.tau:td3.tau=0.1:0.2,0.3:0.4", "sweep names td3.tau twice"),
+        ("td3.tau:td3.gamma=0.1,0.2", "cannot be read; write FIELD=V1,V2 with numbers"),
+        ("td3.tau:td3.gamma=0.1:0.9,0.2:1.5", "td3.gamma=1.5 is out of range; it must be between 0 and 1"),
+        (
+            [
+                f"td3.{name}=0,1"
+                for name in ("gamma", "tau", "actor_lr", "critic_lr", "target_noise", "weight_decay", "max_grad_norm")
+            ],
+            "sweeps at most 6",
+        ),
         (
             "td3.gamma=" + ",".join(f"{one / 1000}" for one in range(1001)),
             "1,001 members (1,001 combinations of values x 1 seed) are too many",
@@ -387,7 +417,7 @@ def after(path: Path, step: int) -> list[Event]:
 
 
 def test_actor_processes_act_for_every_member(tmp_path: Path) -> None:
-    cfg = sweeping(tmp_path, "a", actors="local:3", total_steps=200)
+    cfg = sweeping(tmp_path, "a", actors="local:2", total_steps=200)
     events = list(t3d.train(cfg))
     evals = [event for event in events if isinstance(event, Eval) and event.step == 200]
     assert isinstance(events[-1], End) and events[-1].reason == "finished"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import helpers
 import t3d
-from rules_in_tests import ALL_NETWORKS
+from rules_in_tests import ALL_NETWORKS, NETWORKS
 from shipped_policies import made, of_images, of_vectors, torch_actions, vector_spec
 from t3d.config.networks import architecture
 from t3d.errors import UserError
@@ -46,7 +47,7 @@ def test_onnx(tmp_path: Path, kind: str, activation: str, hidden: tuple[int, int
 
 @WITH_COMPILER
 @pytest.mark.parametrize("hidden", [(32, 32), WIDE], ids=["32-32", "256-256"])
-@pytest.mark.parametrize(("kind", "activation"), ALL_NETWORKS, ids=NAMES)
+@pytest.mark.parametrize(("kind", "activation"), NETWORKS, ids=NAMES)
 def test_c(kind: str, activation: str, hidden: tuple[int, int]) -> None:
     for scaled in (False, True):
         policy = of_vectors(kind, activation, hidden, scaled)
@@ -151,6 +152,16 @@ def test_a_policy_that_differs_in_one_weight_is_refused_and_not_written(
         with pytest.raises(UserError, match=r"differs from the policy by .* nothing was written"):
             export_policy(policy, tmp_path / "policy", kind, {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("difference", [1.1e-5, np.nan, 0.9e-5])
+def test_more_than_a_hundred_thousandth_of_the_range_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, difference: float
+) -> None:
+    monkeypatch.setattr(export, "_c", lambda *_: (b"", difference))
+    with nullcontext() if difference < 1e-5 else pytest.raises(UserError, match="nothing was written"):
+        export_policy(of_vectors(), tmp_path / "policy.c", "c", {})
+    assert (tmp_path / "policy.c").exists() == (difference < 1e-5)
 
 
 @pytest.mark.parametrize("wrong", [np.inf, np.nan, 100.0])

@@ -10,7 +10,7 @@ import torch
 from fake_runs import diagnosis, evaluation, update
 from t3d.algo.adam import scheduled
 from t3d.config import Config, merge
-from t3d.events import ActingEvent, EpisodeEnd, Event, to_line
+from t3d.events import ActingEvent, EpisodeEnd, Event, SettingsChanged, to_line
 from t3d.sinks.process import WHOLE_RUN, Point, Scalars, _events, learning_rates
 
 
@@ -81,6 +81,13 @@ def test_learning_rates_are_those_of_the_optimiser(schedule: str) -> None:
         for name, rate in (("train/learning_rate", 1e-3), ("train/actor_learning_rate", 1e-4)):
             theirs = scheduled(rate, torch.tensor(float(made)), td3)
             assert rates[name] == pytest.approx(float(theirs), rel=1e-5)
+
+
+def test_learning_rates_are_those_that_were_set_while_it_trained() -> None:
+    changes = [SettingsChanged(step=150, values=values) for values in ({"td3.actor_lr": 1e-5}, {"td3.actor_lrr": 1})]
+    before, after = points(update(0, 0, 100, 1.0), *changes, update(0, 0, 200, 1.0))
+    assert "train/actor_learning_rate" not in before.values and before.values["train/learning_rate"] == 3e-4
+    assert (after.values["train/actor_learning_rate"], after.values["train/learning_rate"]) == (1e-5, 3e-4)
 
 
 @pytest.mark.parametrize("step", ["-1", "4611686018427387904", "1.5", "true", '"1"'])

@@ -19,9 +19,9 @@ from run_folders import folder_of, run
 from t3d.config import Config, Member, merge
 from t3d.events import ActingEvent, Alarm, EpisodeEnd, Eval, Event, Update, to_line
 from t3d.store.columns import Columns
-from t3d.store.log import Position, event_of, pauses, read_end, read_events, read_part
+from t3d.store.log import LARGEST, Position, event_of, pauses, read_end, read_events, read_part
 from t3d.store.metrics import KINDS, NOT_METRICS, Metric, entries, series_of, without_pauses
-from t3d.store.tables import WHOLE, Table, read_plain
+from t3d.store.tables import WHOLE, Table
 
 
 @pytest.fixture(scope="module")
@@ -159,25 +159,18 @@ NUMBERS = st.none() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=20))
-def test_lines_of_plain_numbers_are_read_as_json_reads_them(rows: list[tuple[Any, Any, bool]]) -> None:
+def test_lines_of_numbers_become_columns(rows: list[tuple[Any, Any, bool]]) -> None:
     events: list[Event] = [
         EpisodeEnd(step=n, member=0, seed=0, time=1.5, env=0, episode=n, total_reward=r, length=length, terminated=over)
         for n, (r, length, over) in enumerate(rows)
     ]
     lines = [to_line(event).encode() for event in events]
-    columns = read_plain(EpisodeEnd, lines)
-    assert columns is not None
-    for name, column in columns.items():
-        expected = np.array([json.loads(line)[name] for line in lines], np.float64)
-        assert np.array_equal(column, expected, equal_nan=True), name
-
-
-def test_other_lines_are_left_to_json() -> None:
-    assert read_plain(Eval, [to_line(evaluation(0, 0, 0, 1.0)).encode()]) is None
-    plain = to_line(update(0, 0, 1, 2.0)).encode()
-    assert read_plain(Update, [plain]) is not None
-    for other in (plain.replace(b": 2.0", b": 2_0"), plain.replace(b": 2.0", b': "2.0"'), plain + b" ", plain[:-1]):
-        assert read_plain(Update, [plain, other]) is None
+    table = Table(EpisodeEnd, [Member(0)])
+    assert table.add(lines, 0) == 0
+    for name in ("total_reward", "length", "terminated"):
+        values = [json.loads(line)[name] for line in lines]
+        known = [float(value) for value in values if value is not None and abs(value) < LARGEST]
+        assert table.reports(0, Metric(EpisodeEnd, name))[2].tolist() == known, name
 
 
 STRANGE = [

@@ -221,8 +221,12 @@ def in_its_own_mount(script: str, disk: Path, **values: Any) -> list[dict[str, A
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def in_system(kind: str) -> Any:
+    return pytest.param(kind, marks=pytest.mark.system)
+
+
 @in_a_mount
-@pytest.mark.parametrize("kind", ["full", "really full", "read-only"])
+@pytest.mark.parametrize("kind", [in_system("full"), "really full", in_system("read-only")])
 def test_a_disk_that_is_full_or_read_only_for_a_while(tmp_path: Path, kind: str) -> None:
     script = READ_ONLY if kind == "read-only" else FULL
     *told, left = in_its_own_mount(script, tmp_path / "disk", really=kind == "really full")
@@ -254,7 +258,7 @@ HARMS = {
 
 
 @in_a_mount
-@pytest.mark.parametrize("kind", HARMS)
+@pytest.mark.parametrize("kind", ["full", in_system("read-only")])
 def test_resuming_on_a_disk_that_takes_nothing_is_a_sentence_or_works(stopped: Path, tmp_path: Path, kind: str) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

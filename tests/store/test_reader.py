@@ -171,6 +171,7 @@ FIGURES: dict[str, tuple[Any, list[Any]]] = {  # a value of the type, and others
     "list[int]": ([], [None, [1.5], [None]]),
     "dict[str, int]": ({"a": 1}, [None, [], {"a": 1.5}]),
     "dict[str, float]": ({"a": 1.0}, [None, [], {"a": "x"}]),
+    "dict[str, Any]": ({"a": "x"}, [None, []]),
 }
 
 

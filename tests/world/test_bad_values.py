@@ -49,8 +49,15 @@ def stored(folder: Path) -> np.ndarray[Any, Any]:
     return np.concatenate([checkpoint.read_rows(segment) for segment in checkpoint.segments])
 
 
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("handling", ["raise", "skip", "clip"])
+HANDLINGS = ["raise", "skip", "clip"]
+CASES = [  # for quick tests one way to handle each
+    pytest.param(name, handling, marks=() if row % len(HANDLINGS) == column else pytest.mark.slow)
+    for row, name in enumerate(BAD)
+    for column, handling in enumerate(HANDLINGS)
+]
+
+
+@pytest.mark.parametrize(("name", "handling"), CASES)
 def test_a_bad_value_never_reaches_a_parameter(
     tmp_path: Path, name: str, handling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +105,7 @@ class Aliases(Toy):
         return self.observation, self.reward, False, self.t == 5, {}
 
 
-@pytest.mark.parametrize("handling", ["raise", "skip", "clip"])
+@pytest.mark.parametrize("handling", HANDLINGS)
 def test_aliased_observations_and_rewards_do_not_change_what_is_stored(tmp_path: Path, handling: str) -> None:
     end = list(t3d.train(config(tmp_path, handling), make_env=Aliases))[-1]
     assert isinstance(end, End) and end.updates == 200

@@ -157,6 +157,7 @@ def test_a_run_finds_its_file_again_from_another_folder(here: Path, monkeypatch:
     assert main(["resume", "../runs/a", "--total-steps", "80", "--no-video"]) == 0
 
 
+@pytest.mark.system
 def test_actors_find_a_file_too_and_a_run_is_named_after_it(here: Path) -> None:
     cfg = helpers.small_config(total_steps=120, env={"id": "robots/walker.py:make"}, actors="local:1")
     events = list(t3d.train(cfg))

@@ -141,16 +141,6 @@ class PendingEvaluations(ABC):
                 min(self.slots, key=lambda other: len(other.members)).members.append(member)
 
 
-class ProcessSlot(WorkerSlot):
-    """A slot for one evaluator process, and what it was asked and has not finished."""
-
-    question: tuple[Pending, int] | None = None
-
-    def close(self) -> None:
-        super().close()
-        self.question = None
-
-
 class ProcessEvaluator(PendingEvaluations):
     """Evaluates in processes on this machine."""
 
@@ -158,7 +148,7 @@ class ProcessEvaluator(PendingEvaluations):
         super().__init__(for_workers(cfg, make_env), log)
         self.policies: Policies | None = None  # from the first evaluation on
         processes = min(self.count, len(os.sched_getaffinity(0)))  # at a lower priority than actors
-        self.slots = [ProcessSlot(first, range(first, self.count, processes)) for first in range(processes)]
+        self.slots = [WorkerSlot(first, range(first, self.count, processes)) for first in range(processes)]
 
     def close(self) -> None:
         end_all(self.slots)

@@ -23,7 +23,7 @@ class Governor:
         return max(0, learned_from * self.updates // self.for_steps - updates)
 
     def limit(self, updates: int, ahead: int | None = None) -> int:
-        """Returns the most transitions a member may have: ahead - 1 (default max_ahead - 1) more than an update needs.
+        """Returns the most transitions a member may have: ahead - 1 more than the next update needs, or max_ahead - 1.
 
         With max_ahead 1 actors and learner take turns, as they do in one process.
         """

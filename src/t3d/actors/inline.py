@@ -110,7 +110,7 @@ class NoEvaluator:
     def close(self) -> None: ...
 
 
-class InlineEvaluator:
+class InlineEvaluator(NoEvaluator):
     """Evaluates in this process while training waits."""
 
     def __init__(self, cfg: Config, make_env: EnvFactory, requests: Requests) -> None:
@@ -145,12 +145,6 @@ class InlineEvaluator:
     def poll(self, *, wait: bool = False) -> Evaluated:
         ready, self._ready = self._ready, []
         return Evaluated(ready, [], [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
-
-    def state(self) -> State:
-        return {}
-
-    def has_room(self) -> bool:
-        return True
 
     def restore(self, state: State, architecture: Architecture) -> list[int]:
         if state:

@@ -209,6 +209,7 @@ class WorkerSlot(Slot):
     """A slot for a process on this machine."""
 
     worker: Worker | None = None
+    question: Any = None  # what an evaluator was asked and has not finished
 
     def start(self, cfg: Config, task: dict[str, Any], shared: Sequence[Shared | Wakeup], output: int) -> None:
         self.record_start()
@@ -221,7 +222,7 @@ class WorkerSlot(Slot):
     def close(self) -> None:
         if self.worker is not None:
             self.worker.close()
-        self.worker = None
+        self.worker = self.question = None
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficien
 
 
 def scheduled(rate: Coefficient, steps: Tensor, cfg: TD3Config, every: int = 1) -> Coefficient:
-    """The learning rate after so many steps, one after `every` updates: it falls to the share lr_final, or stays."""
+    """The learning rate after these steps of Adam, of which each takes `every` updates: constant, or falling."""
     if cfg.lr_schedule == "constant":
         return rate
     progress = (steps / (cfg.lr_updates / every)).clamp(max=1)

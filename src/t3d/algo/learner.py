@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from t3d.algo.engines import ENGINES
-from t3d.algo.engines.capture import Staged
 from t3d.algo.networks import Actor, named_fields, named_tensors
 from t3d.algo.rules import TD3, PeriodicOperation, Rule
 from t3d.config import RuleConfig
@@ -47,7 +45,6 @@ class Learner:
     ) -> None:
         """In the first `rests` updates the actor rests: only the critics learn."""
         self.rule, self.spec, self.cfg, self.members = rule, spec, cfg, len(seeds)
-        self._device = torch.device(device)
         self.agent = rule.init(spec, cfg, seeds, device, dtype)
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
         self.phases = list(rule.phases(cfg))
@@ -57,9 +54,7 @@ class Learner:
         self._engine_kind = ENGINES[engine]
         self.engine = self._engine_kind.create(rule, self.agent, cfg, self.coefficients)
         if source is not None:  # None if only update is called
-            is_here = source.device.type == torch.device(device).type
-            as_it_is = is_here and (source.capture_safe or not self._engine_kind.records)
-            self.source: Source = source if as_it_is else Staged(source, device)
+            self.source = self._engine_kind.reachable(source, device)
         shapes = rule.draws(spec, cfg)  # or None
         self._streams: dict[str, Streams] = {}
         for name, shape in shapes._asdict().items():
@@ -75,13 +70,8 @@ class Learner:
             return 1
         return len(self.phases) - self.updates % len(self.phases)
 
-    @property
-    def last_update_inputs(self) -> tuple[Batch, Any]:
-        """Batch and draws of the newest update of run, valid until the next one."""
-        return self.engine.inputs
-
     def prepare(self) -> None:
-        """Lets the engine compile and record what run will do; nothing is learned by it."""
+        """Lets the engine get ready for what run will do; nothing is learned by it."""
         if not self._engine_kind.records:
             return
         state, source_state = self.state(), self.source.state()
@@ -138,7 +128,7 @@ class Learner:
         if not (rest := [member for member in range(self.members) if member not in members]):
             yield
             return
-        rows = torch.tensor(rest, device=self._device)
+        rows = torch.tensor(rest, device=self.acting.flat.device)
         tensors = [tensor.view(self.members, -1) for _, tensor in named_tensors(self.agent) if tensor.ndim]
         before, put_back = [tensor.index_select(0, rows) for tensor in tensors], [other.keep(rest) for other in others]
         yield
@@ -155,7 +145,9 @@ class Learner:
     def forget(self) -> None:
         """Lets a rule that hears episodes begin anew with that, for another task."""
         if hearing := self.rule.hearing:
-            new = dict(named_fields(self.rule.init(self.spec, self.cfg, [0] * self.members, str(self._device))))
+            new = dict(
+                named_fields(self.rule.init(self.spec, self.cfg, [0] * self.members, str(self.acting.flat.device)))
+            )
             for name, value in named_fields(self.agent):
                 if isinstance(value, Tensor) and name.startswith(hearing.memory):
                     value.copy_(new[name])
@@ -176,11 +168,7 @@ class Learner:
         return self.engine.update(batch, draws, phase)
 
     def set_rates(self, **rates: float) -> None:
-        """Sets learning rates for all members from the next update on, by name, e.g. actor_lr=1e-4.
-
-        CUDA graphs hold the numbers that they were recorded with, so the first call has them recorded again, once, with
-        rates in memory, which it and later calls write.
-        """
+        """Sets learning rates for all members from the next update on, by name, e.g. actor_lr=1e-4."""
         for name in rates:
             if name not in RATES or name not in self.coefficients._fields:
                 raise UserError(f"the rule of this run has no learning rate {name} that can be set")
@@ -188,14 +176,8 @@ class Learner:
         self.rates |= rates
         now = self.coefficients._asdict()
         written = {name: now[name].fill_(rate) for name, rate in rates.items() if isinstance(now[name], Tensor)}
-        frozen = {name: rate for name, rate in rates.items() if name not in written}
-        if not self._engine_kind.records:
-            self.coefficients = self.coefficients._replace(**frozen)
-            self.engine.use(self.coefficients)
-        elif frozen:
-            in_memory = partial(torch.tensor, dtype=torch.float64, device=self._device)
-            self.coefficients = self.coefficients._replace(**{name: in_memory(frozen[name]) for name in frozen})
-            self.engine = self._engine_kind.create(self.rule, self.agent, self.cfg, self.coefficients)
+        if floats := {name: rate for name, rate in rates.items() if name not in written and rate != now[name]}:
+            self.coefficients = self.engine.use(self.coefficients._replace(**floats))
             self.prepare()
 
     def draw(self) -> Any:

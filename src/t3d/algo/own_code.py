@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from t3d.policy.architectures import SAVED_KINDS, Architecture
 from t3d.policy.spec import Spec
 from t3d.types import Batch
 
-Settings = TypeVar("Settings", bound=RuleConfig)
 TOLERANCE = 1e-4  # of the largest output; float32 in another order differs by 1e-6
 SEEDS = (0, 1)
 MOST_IN_BATCH = 8  # chosen: enough to try an update
@@ -80,7 +79,7 @@ def _require_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
     _require(tuple(np.shape(array)) == shape, f"{name} has shape {tuple(np.shape(array))} instead of {shape}")
 
 
-def _small(cfg: Settings) -> Settings:
+def _small(cfg: Any) -> Any:
     return replace(cfg, batch_size=min(cfg.batch_size, MOST_IN_BATCH))
 
 

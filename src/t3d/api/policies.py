@@ -17,7 +17,7 @@ from t3d.errors import UserError
 from t3d.files import followed, readable
 from t3d.insight.best_member import factory_of, fresh_episodes, known_choice, play, play_choice, save_played
 from t3d.insight.statistics import Interval, estimate, mean, rate_interval
-from t3d.insight.wording import metric_text, number_text
+from t3d.insight.wording import metrics_text, number_text
 from t3d.modules import find_again
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
@@ -58,7 +58,7 @@ class PolicyEvaluation(NamedTuple):
     versions: dict[str, str]
 
     def __repr__(self) -> str:
-        metrics = "".join(f", {name} {metric_text(name, about['mean'])}" for name, about in self.metrics.items())
+        metrics = metrics_text({name: about["mean"] for name, about in self.metrics.items()})
         returned = f"{number_text(self.mean)} ± {number_text(self.std)}{metrics}"
         return f"<{self.policy} policy of {self.member}: {returned} over {self.episodes} episodes of {self.env}>"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from t3d.config import Config, merge
+from t3d.config import Config, Member, merge
 from t3d.errors import UserError
 from t3d.events import Eval, Event, Session
-from t3d.files import display_path
+from t3d.files import display_path, printable
 from t3d.insight.curves import DrawnRun
 from t3d.insight.html import Html, element, table
 from t3d.insight.report_charts import return_chart
-from t3d.insight.wording import duration_text, members_text, number_text, returned
+from t3d.insight.wording import duration_text, members_text, notice_of, number_text, returned
 from t3d.store.columns import Columns
 from t3d.store.summary import read_summary
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EVERY = 0.5  # seconds between two updates of a cell
 DRAWING_SHARE = 0.02  # of the time, at most, that drawing curves takes
+MOST_NOTICES = 8  # the newest, in a cell; chosen
 
 
 @contextmanager
@@ -44,7 +45,8 @@ def shown(run: Run, progress: bool | None) -> Iterator[Callable[[Event], object]
         yield view.show if view else lambda event: None
     except KeyboardInterrupt:
         with suppress(UserError):  # it has not begun
-            later = f"t3d.open_run({display_path(run.path)!r}).finish()"
+            made = "" if run.summary.config["env"]["id"] else ", make_env=..."  # in Python
+            later = f"t3d.open_run({display_path(run.path)!r}{made}).finish()"
             ending = f"stopped at step {run.step:,} and saved; finish() continues it, later {later}"
         raise
     finally:
@@ -52,19 +54,28 @@ def shown(run: Run, progress: bool | None) -> Iterator[Callable[[Event], object]
             view.close(ending)
 
 
+def progress_bar(console: Console) -> Progress:
+    """Returns a line with a description, a bar, steps and times."""
+    columns = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
+    times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    return Progress(*columns, *times, console=console, expand=True)
+
+
 class Bar:
-    """A line in a terminal."""
+    """A line in a terminal, and above it what is wrong."""
 
     def __init__(self) -> None:
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
-        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-        self.progress = Progress(*columns, *times, console=Console(stderr=True, markup=False))
-        self.task = self.progress.add_task("training", total=None)
+        self.progress = progress_bar(Console(stderr=True, markup=False, emoji=False, highlight=False))
+        self.task, self.members = self.progress.add_task("training", total=None), tuple[Member, ...]()
         self.progress.start()
 
     def show(self, event: Event) -> None:
         if isinstance(event, Session):
-            self.progress.update(self.task, total=merge(Config(), event.config).total_steps)
+            cfg = merge(Config(), event.config)
+            self.members = cfg.members
+            self.progress.update(self.task, total=cfg.total_steps)
+        if notice := _notice(event, self.members):
+            self.progress.console.print(printable(notice), soft_wrap=True)
         if isinstance(event, Eval) and event.chooses:
             self.progress.update(self.task, description=f"return {number_text(event.mean_return)}")
         self.progress.update(self.task, completed=max(event.step, self.progress.tasks[0].completed))
@@ -76,22 +87,25 @@ class Bar:
 
 
 class Cell:
-    """A bar and a learning curve in a notebook, which are redrawn."""
+    """A bar, what is wrong and a learning curve in a notebook, which are redrawn."""
 
     newest: tuple[Path, int] | None = None  # the run that a cell has shown last, and the number of that cell
 
     def __init__(self, shell: Any) -> None:
         self.cell, self.total, self.step, self.first_step = shell.execution_count, 0, 0, 0
         self.started, self.shown_at, self.draw_at = time.monotonic(), 0.0, 0.0
+        self.members, self.notices = tuple[Member, ...](), list[str]()
         self.columns: Columns | None = None
         self.curve: Html | None = None
         self.handle: Any = None
 
     def show(self, event: Event) -> None:
         if isinstance(event, Session):
-            self.total, self.first_step = merge(Config(), event.config).total_steps, event.step
+            cfg = merge(Config(), event.config)
+            self.members, self.total, self.first_step = cfg.members, cfg.total_steps, event.step
             self.columns = Columns(Path(event.folder), [Eval])
         self.step = max(self.step, event.step)
+        self.notices += filter(None, [_notice(event, self.members)])
         if isinstance(event, Eval) and event.chooses and time.monotonic() >= self.draw_at:
             self._draw()
         if time.monotonic() - self.shown_at > EVERY:
@@ -113,12 +127,19 @@ class Cell:
         speed = (self.step - self.first_step) / max(1e-3, self.shown_at - self.started)
         text = f"{self.step:,} of {self.total:,} steps, {speed:,.0f} per second"
         bar = element("progress", {"max": self.total, "value": self.step, "style": "width: 20em"})
-        lines = [element("div", None, bar, " ", text), self.curve, element("p", None, ending) if ending else None]
+        notices = [element("div", None, notice) for notice in self.notices[-MOST_NOTICES:]]
+        lines = [element("div", None, bar, " ", text), notices, self.curve, element("p", None, ending)]
         bundle = {"text/plain": ending or text, "text/html": element("div", None, lines)}
         if self.handle is None:
             self.handle = sys.modules["IPython.display"].display(bundle, raw=True, display_id=True)
         else:
             self.handle.update(bundle, raw=True)
+
+
+def _notice(event: Event, members: Sequence[Member]) -> str:
+    """Returns what an event tells at once, such as an alarm, in a line; empty: nothing."""
+    label, _, text = notice_of(event, "" if event.member is None else members[event.member].title) or ("", "", "")
+    return f"{label} {text}".strip()
 
 
 def page_of(path: Path) -> Html | None:
@@ -133,10 +154,10 @@ def page_of(path: Path) -> Html | None:
         "environment": f"{run.env or 'defined in Python'}, preset {run.preset}, {members_text(run, named=True)}",
         "status": f"{run.status} at step {run.step:,} of {run.total_steps:,}, after {duration_text(run.took)}",
         "return": returned(run.fresh) if run.fresh else best,
-        **({"started from": run.origin} if run.origin else {}),
-        **({"failure": run.failure} if run.failure else {}),
+        **{"started from": run.origin, "alarms": ", ".join(run.alarm_kinds), "failure": run.failure},
     }
-    return element("div", None, table((), rows.items()), curve_of(Columns(path, [Eval])))
+    known = [(name, text) for name, text in rows.items() if text]
+    return element("div", None, table((), known), curve_of(Columns(path, [Eval])))
 
 
 def curve_of(columns: Columns) -> Html | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -236,7 +236,7 @@ def train(
     *,
     preset: str | None = None,
     total_steps: int | None = None,
-    seeds: Iterable[int] | None = None,
+    seeds: Sequence[int] | None = None,
     env_args: Mapping[str, Any] | None = None,
     name: str | None = None,
     start_from: Run | str | Path | None = None,
@@ -255,7 +255,7 @@ def train(
         env, env_args = {}, None
     values: dict[str, Any] = {
         "total_steps": total_steps,
-        "seeds": None if seeds is None else tuple(seeds),
+        "seeds": seeds,
         "env.args": env_args,
     }
     values |= {"run.name": name, "start_from": start_from and word_of(start_from)}

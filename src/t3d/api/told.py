@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
+
 from t3d.config import Config, flat, merge_named
 from t3d.config.fields import settings_where
 from t3d.config.sweeps import ENV_ARGS, noun, short, swept
 from t3d.errors import UserError, did_you_mean
+from t3d.policy.observations import numbers
 from t3d.world.batch import open_batch
 from t3d.world.factory import checked_factory
 from t3d.world.guard import EnvFactory
@@ -26,11 +28,7 @@ def own_numbers(values: Mapping[str, Any]) -> dict[str, float]:
     for name, value in values.items():
         if not NAME.fullmatch(name):
             raise UserError(f"{name!r:.80} is no name of a number: use a letter, then letters, digits and _")
-        try:
-            is_finite = not isinstance(value, str) and math.isfinite(float(value))
-        except (TypeError, ValueError, OverflowError):
-            is_finite = False
-        if not is_finite:
+        if not np.isfinite(numbers(name, value, ())):
             raise UserError(f"{name}={value!r:.80} is not a finite number")
     return {name: float(value) for name, value in values.items()}
 

@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from t3d.app.terminal import printable, safe_streams
+from t3d.app.terminal import safe_streams
 from t3d.errors import EnvironmentFailed, UserError, did_you_mean
+from t3d.files import printable
 from t3d.version import __version__
 
 PACKAGE = Path(__file__).parents[1]
@@ -41,13 +42,14 @@ COMMANDS = {
     "resume": Command(
         "resume RUN", "continue a stopped or killed run exactly where it was", "config", "t3d.app.train:resume_run"
     ),
+    "tune": Command("tune ENV --space ...", "search settings with Optuna; judge the best on fresh seeds", "config"),
     "eval": Command(
         "eval RUN", "evaluate a run's best policy on fresh episodes, without noise", "config", "t3d.app.play:evaluate"
     ),
     "plot": Command("plot RUN...", "plot the learning curves of one or more runs", "", "t3d.app.compare:plot"),
     "compare": Command("compare A B...", "compare groups of runs: means, intervals, differences"),
     "record": Command("record RUN", "record a video of a run's best policy (mp4)", "config", "t3d.app.play:record"),
-    "play": Command("play RUN", "watch a run's best policy in a window", "config", "t3d.app.window:play"),
+    "play": Command("play RUN", "watch a run's best policy in a window", "config", "t3d.app.play:play"),
     "export": Command("export RUN", "write a run's best policy as one ONNX or C file"),
     "serve": Command("serve FILE", "serve a policy over HTTP and WebSocket"),
     "explain": Command(

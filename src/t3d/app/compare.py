@@ -23,7 +23,6 @@ from t3d.insight.comparison import Comparison, Row
 from t3d.insight.drawing import save
 from t3d.insight.groups import read_groups
 from t3d.insight.plots import plot_curves
-from t3d.insight.statistics import Estimate
 from t3d.insight.wording import number_text
 from t3d.store.columns import read_columns
 from t3d.store.metrics import listing
@@ -59,20 +58,14 @@ class CompareArgs(RootFlag):
 
 def main(arguments: list[str]) -> int:
     """Prints tables, writes the picture and says in words what they show."""
-    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole()
-    if not args.groups:
-        raise UserError("name the groups to compare, e.g. t3d compare runs/<name> runs/<other>")
-    if args.metric == "help":
-        path = read_groups(args.groups, args.root)[0].trainings[0].run.path
-        console.print(listing(read_columns(path).metrics()), soft_wrap=True)
-        return 0
+    args, console = read_flags(CompareArgs, arguments, "t3d compare"), PlainConsole(piped_width=PIPED_WIDTH)
+    if args.metric == "help" and args.groups:
+        return _list_metrics(read_groups(args.groups, args.root)[0].trainings[0].run.path)
     about: dict[str, Any] = {"names": args.names, "metric": args.metric, "threshold": args.threshold, "at": args.at}
     comparison = compare(*args.groups, root=args.root, **about)
     if args.json:
-        write_json(as_json(comparison), standard_output())
+        write_json(comparison.fields, standard_output())
     else:
-        if not console.is_terminal:
-            console.width = PIPED_WIDTH
         print_comparison(comparison, console)
     if args.out is not None or not args.json:
         out = args.out or Path("compare.png")
@@ -80,11 +73,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _list_metrics(path: Path) -> int:
+    PlainConsole().print(listing(read_columns(path).metrics()), soft_wrap=True)
+    return 0
+
+
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Prints the table, in two parts where it does not fit, what it means, and what to know about it."""
-    rows, tasks = comparison.rows, comparison.tasks
-    base, word = rows[0].name, "better" if comparison.metric == RETURN else "higher"
-    heads = ("seeds", "mean", "IQM", "difference", word)[: 5 if len(rows) > 1 else 3]
+    rows, tasks, heads = comparison.rows, comparison.tasks, comparison.heads
     where = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks ({', '.join(tasks)})"
     title = f"{'Return' if comparison.metric == RETURN else comparison.metric} on {where}, with 95 % intervals"
     whole = _table(comparison, title, heads, lambda row: row.cells)
@@ -101,9 +97,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print()
     for row in rows[1:]:
         console.print(f"{row.verdict}.", style="bold", soft_wrap=True)
-    console.print(comparison.score, style="dim", soft_wrap=True)
-    if len(rows) > 1:
-        text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
+    for text in comparison.legend:
         console.print(text, style="dim", soft_wrap=True)
     for note in comparison.notes:
         console.print(note, style="yellow", soft_wrap=True)
@@ -120,47 +114,6 @@ def _reached_cells(row: Row) -> list[str]:
     steps, minutes = row.first_reached["steps"], row.first_reached["minutes"]
     medians = ["-", "-"] if math.isinf(steps.median) else [f"{steps.median:,.0f}", f"{minutes.median:,.1f}"]
     return [*medians, f"{steps.reached} of {steps.seeds} seeds"]
-
-
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Returns the comparison in plain values."""
-    return {
-        "metric": comparison.metric,
-        "score": comparison.score,
-        "relative": len(comparison.tasks) > 1,  # whether scores are relative to the first group's mean on each task
-        "tasks": comparison.tasks,
-        "threshold": comparison.threshold,
-        "groups": [
-            {
-                "name": row.name,
-                "runs": list(dict.fromkeys(str(training.run.path) for training in row.scored.group.trainings)),
-                "scores": {
-                    task: {seed.name: seed.score for seed in seeds}
-                    for task, seeds in zip(comparison.tasks, row.scored.tasks, strict=True)
-                },
-                "diverged": [seed.name for seed in row.scored.seeds if seed.diverged],
-                "mean": _estimate_as_json(row.mean),
-                "iqm": _estimate_as_json(row.iqm),
-                "difference": _estimate_as_json(row.difference),
-                "probability_of_improvement": _estimate_as_json(row.improvement),
-                "first_reached": {
-                    # an infinite median becomes null
-                    unit: {"median": when.median, "seeds": when.reached, "of": when.seeds}
-                    for unit, when in row.first_reached.items()
-                },
-                "verdict": row.verdict,
-            }
-            for row in comparison.rows
-        ],
-        "notes": comparison.notes,
-    }
-
-
-def _estimate_as_json(estimate: Estimate | None) -> dict[str, float | None] | None:
-    if estimate is None:
-        return None
-    low, high = estimate.interval or (None, None)
-    return {"value": estimate.value, "low": low, "high": high}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +146,7 @@ def plot(arguments: list[str]) -> int:
         raise UserError("name at least one run, e.g. t3d plot runs/<name>")
     runs = [open_run(text, args.root) for text in args.runs]
     if args.metric == "help":
-        PlainConsole().print(listing(read_columns(runs[0].path).metrics()), soft_wrap=True)
-        return 0
+        return _list_metrics(runs[0].path)
     name = "curve.png" if args.metric == RETURN else f"curve-{args.metric.replace('/', '-')}.png"
     out = args.out or (runs[0].path / name if len(runs) == 1 else Path("curves.png"))
     file = followed(args.out) if args.out else out

@@ -12,12 +12,10 @@ from typing import Any
 from rich import box
 from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 from t3d import events
-from t3d.alarms.watch import alarm_heading, alarm_text
+from t3d.api.progress import progress_bar
 from t3d.app.history import HistoryLines, earlier_rows, groups_of
 from t3d.app.tables import print_settings
 from t3d.app.terminal import STOPPING, PlainConsole, SignalRequests, labelled
@@ -25,7 +23,7 @@ from t3d.config import Config, Member, diff, merge, plain
 from t3d.config.presets import better_preset
 from t3d.config.sweeps import counted, short, swept
 from t3d.files import display_path
-from t3d.insight.wording import metrics_text
+from t3d.insight.wording import metrics_text, notice_of
 
 ERRORS = (events.SaveFailed, events.SeedStopped)  # told even if the console is quiet, as are the doctor's notes
 LINES_AROUND_ROWS = 7  # of the live table, with the progress bar
@@ -54,9 +52,7 @@ class View:
         self.saved = ""  # about the newest checkpoint
         self.learns_from = 0
         self.updates, self.started, self.first_step, self.folder = 0, time.monotonic(), 0, ""
-        done = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
-        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-        self.progress = Progress(*done, *times, console=console, expand=True)
+        self.progress = progress_bar(console)
         self.task = self.progress.add_task("random actions")
         self.live = Live(console=console, refresh_per_second=4, get_renderable=self._display)
 
@@ -71,9 +67,9 @@ class View:
         if event.step > self.learns_from:
             self.progress.update(self.task, description="learning")
         row, who = ({}, "") if event.member is None else (self.rows[event.member], self.members[event.member].title)
-        if text := _line_for(event, who):
+        if notice := notice_of(event, who):
             is_told = isinstance(event, ERRORS) or (isinstance(event, events.Note) and event.step == 0)
-            (self.errors if is_told else self.console).print(text, soft_wrap=True)
+            (self.errors if is_told else self.console).print(labelled(*notice), soft_wrap=True)
         match event:
             case events.Start():
                 self._show_start(event)
@@ -170,32 +166,6 @@ class View:
         if self.requested.stop.is_set():
             table.caption = STOPPING
         return Group(self.progress, table)
-
-
-def _line_for(event: events.Event, who: str) -> Text | None:  # noqa: PLR0911 (one for each kind)
-    """Returns a line to print at once; None for most events. who is whom it is about."""
-    match event:
-        case events.Saved() if event.reason == "asked":
-            return Text(f"saved at step {event.step:,}: {event.checkpoint}")
-        case events.Paused():
-            return Text(f"paused at step {event.step:,}, as asked; Ctrl-C stops the run")
-        case events.Continued():
-            return Text(f"continues at step {event.step:,} after {event.paused_seconds:,.0f} s")
-        case events.SaveFailed():
-            return labelled("not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)")
-        case events.BadValueFound():
-            where = f"{who or 'the run'}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
-            answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
-            return labelled("bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})")
-        case events.SeedStopped():
-            return labelled(f"{who} has diverged", "red", f"at step {event.step:,}: {event.text}; it stops")
-        case events.ActorEvent():
-            return labelled(f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}")
-        case events.Alarm():
-            return labelled(f"{alarm_heading(event, who)}:", "yellow", alarm_text(event))
-        case events.Note():
-            return labelled("note:", "yellow", event.text)
-    return None
 
 
 def acting_in_words(event: events.ActingEvent) -> str:

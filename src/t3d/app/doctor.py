@@ -31,7 +31,7 @@ from t3d.world.spec import size_of, spec_of
 EXTRAS = {  # and a module that only it installs
     **{"box2d": "Box2D", "pybullet": "pybullet_envs_gymnasium", "dm-control": "dm_control", "ray": "ray"},
     **{"dash": "plotly", "serve": "websockets", "tensorboard": "tensorboard", "wandb": "wandb", "export": "onnx"},
-    "sb3": "stable_baselines3",
+    **{"sb3": "stable_baselines3", "tune": "optuna"},
 }
 
 

@@ -10,7 +10,7 @@ import tyro
 
 from t3d.api.policies import Which, export
 from t3d.app.flags import RunFlags, read_flags
-from t3d.app.play import chosen_member
+from t3d.app.play import show_choice
 from t3d.app.terminal import PlainConsole
 from t3d.insight.wording import size_text
 from t3d.ship.export import OBSERVATIONS
@@ -38,8 +38,9 @@ def main(arguments: list[str]) -> int:
     """Exports the policy and prints the file's path."""
     args = read_flags(ExportArgs, arguments, "t3d export")
     console, run = PlainConsole(), open_run(args.run, args.root)
-    member = chosen_member(run, console) if args.seed is None else run.member(args.seed)
-    exported = export(run, args.format, args.out, member, args.policy)
+    exported = export(run, args.format, args.out, None if args.seed is None else run.member(args.seed), args.policy)
+    if args.seed is None:
+        show_choice(run, console)
     compared = "not compared with the policy, because there is no C compiler here"
     if exported.difference is not None:
         most = f"at most {exported.difference:.1e} of the range of actions"

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from t3d.config.merging import our_names
+from t3d.config.other_names import instead_of, our_names
 from t3d.config.schedules import value_of
 from t3d.errors import UserError, did_you_mean
 
@@ -89,7 +89,8 @@ def read_known(
         flags = [*_flags(kind)]
         ours = our_names(flag.removeprefix("--"), {known.removeprefix("--").replace("-", "_") for known in flags})
         here = " and ".join("--" + name.replace("_", "-").replace("=", " ") for name in ours)
-        problem = f"{flag} is {here} here" if ours else f"unknown flag {flag}{did_you_mean(flag, flags)}"
+        unknown = instead_of(flag) or f"unknown flag {flag}{did_you_mean(flag, flags)}"
+        problem = f"{flag} is {here} here" if ours else unknown
         raise UserError(f"{problem} ({prog} --help lists them)")
     return args, rest
 

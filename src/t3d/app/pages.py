@@ -19,12 +19,12 @@ from t3d.api.groups import report as write_report
 from t3d.app.console import View
 from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import table
-from t3d.app.terminal import PlainConsole, draw_picture, handling_signals, printable
+from t3d.app.terminal import PlainConsole, draw_picture, handling_signals
 from t3d.config import Config, EnvConfig, merge
 from t3d.config.presets import preset
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.events import Eval
-from t3d.files import display_path, followed
+from t3d.files import display_path, followed, printable
 from t3d.insight.groups import settings_of
 from t3d.insight.html import check_folder, write_page
 from t3d.insight.wording import size_text

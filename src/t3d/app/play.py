@@ -1,10 +1,11 @@
-"""`t3d eval RUN` and `t3d record RUN`: choose the best seed, play, and print the results."""
+"""`t3d eval RUN`, `t3d record RUN` and `t3d play RUN`: choose the best seed, play, and print or show the results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +19,17 @@ from t3d.app.flags import RootFlag, read_flags
 from t3d.app.tables import table, write_json
 from t3d.app.terminal import PlainConsole, labelled, standard_output
 from t3d.config import Member
+from t3d.config.metrics import RETURN
 from t3d.config.sweeps import counted, noun, values_title
 from t3d.errors import EnvironmentFailed, UserError
 from t3d.insight.best_member import Choice, fresh_episodes, known_choice, play_choice
 from t3d.insight.wording import metric_text, number_text, returned
+from t3d.seeds import derive
 from t3d.store.best import read_fresh
 from t3d.store.reader import Run
-from t3d.world.evaluate import Stopped
-from t3d.world.simulators import choose_graphics
+from t3d.world.evaluate import Stopped, open_for_evaluation, play_episodes
+from t3d.world.fingerprint import check_fits
+from t3d.world.simulators import choose_graphics, has_screen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,43 @@ def record(arguments: list[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlayArgs(PolicyFlags):
+    """Watch a policy of RUN in a window, on the episodes that t3d eval plays."""
+
+    episodes: int = 3
+    """Episodes to play; Ctrl-C ends them."""
+
+
+def play(arguments: list[str]) -> int:
+    """Plays in a window and prints what each episode returned."""
+    args, console = read_flags(PlayArgs, arguments, "t3d play"), PlainConsole()
+    if args.episodes < 1:
+        raise UserError(f"episodes={args.episodes} is too few; play at least 1")
+    instead = f"record a video instead: t3d record {args.run}"
+    if not has_screen():
+        raise UserError(f"there is no screen here (neither DISPLAY nor WAYLAND_DISPLAY is set); {instead}")
+    choose_graphics()  # before the environment's file can import MuJoCo
+    from t3d.insight.video import open_window  # noqa: PLC0415
+
+    found = find_policy(args, console)
+    run, policy, env = found.run, found.policy, found.env
+    if env.pixels:
+        raise UserError(f"{env.title} draws what the policy observes (env.pixels), so it has no window; {instead}")
+    seeds = [derive(run.cfg.eval.seed, "test", episode) for episode in range(args.episodes)]
+    try:
+        env_batch = open_for_evaluation(partial(open_window, env), env, "the window", seeds[0])
+    except EnvironmentFailed as error:
+        raise UserError(f"{env.title} cannot be shown in a window here: {error}; {instead}") from error
+    with closing(env_batch):
+        check_fits(policy, env_batch.spec, env.id)
+        for ended in play_episodes(policy.actor, env_batch, seeds, run.cfg.eval.max_steps):
+            for episode in ended:
+                total = number_text(episode.total_reward)
+                console.print(f"episode {episode.episode}: return {total} in {episode.length} steps")
+    return 0
+
+
 def find_policy(args: PolicyFlags, console: Console) -> Found:
     """Finds the policy, prints how its environment differs from the one trained on, and chooses the best seed."""
     found = find(args.run, args.root, seed=args.seed, which=args.policy, env=args.env, args=args.args)
@@ -135,15 +176,13 @@ def best_member(
     return by_curve
 
 
-def chosen_member(run: Run, console: Console) -> Member:
-    """Returns the best member as far as the folder says, for commands that play nothing."""
-    choice, contenders = known_choice(run), _in_words(run.contenders)
-    member = run.best_member() if choice is None else choice.member
+def show_choice(run: Run, console: Console) -> None:
+    """Prints which of several members commands take that play nothing."""
     if len(run.contenders) > 1:
+        choice, contenders = known_choice(run), _in_words(run.contenders)
         play = f"t3d eval {run.path} chooses on fresh episodes"
-        unknown = f"{member.title} of {contenders} has the best evaluation; {play}"
+        unknown = f"{run.best_member().title} of {contenders} has the best evaluation; {play}"
         console.print(f"  {_result(choice, contenders, run) if choice else unknown}", soft_wrap=True)
-    return member
 
 
 def _in_words(members: Sequence[Member]) -> str:
@@ -156,11 +195,12 @@ def _in_words(members: Sequence[Member]) -> str:
 
 def _result(choice: Choice, contenders: str, run: Run) -> str:
     member, fresh = choice.member, read_fresh(run.path).by_member.get(choice.member.name)
-    others = [*map(number_text, sorted(mean for other, mean in choice.mean_returns.items() if other != member))]
-    known = f"{number_text(choice.mean_returns[member])} over {choice.episodes} fresh episodes"
+    others = [choice.text(other) for other in choice.ranked[1:]]
+    known = f"{choice.text(member)} over {choice.episodes} fresh episodes"
     if fresh and fresh.episodes == choice.episodes:
         known = returned(fresh)
     if not others:
         return f"{member.title}: mean return {known}"
-    among = f"the others: {others[0]} to {others[-1]}" if len(others) > 1 else f"the other: {others[0]}"
-    return f"{member.title} is the best of {contenders}: mean return {known} ({among})"
+    among = f"the others: {others[-1]} to {others[0]}" if len(others) > 1 else f"the other: {others[0]}"
+    by = "" if choice.criterion.metric == RETURN else f" by {run.cfg.eval.best_by}"
+    return f"{member.title} is the best of {contenders}{by}: mean return {known} ({among})"

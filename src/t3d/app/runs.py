@@ -14,7 +14,7 @@ from rich.table import Table
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.app.flags import RootFlag, RunFlags, read_flags
-from t3d.app.tables import clean, fits, member_fields, print_other_sets, print_settings, print_sweep, table, write_json
+from t3d.app.tables import clean, fits, print_other_sets, print_settings, print_sweep, table, write_json
 from t3d.app.terminal import PlainConsole, standard_output
 from t3d.config import Member, plain
 from t3d.config.metrics import SUCCESS
@@ -73,9 +73,7 @@ class ShowArgs(RunFlags):
 
 def main(arguments: list[str]) -> int:
     """Lists the runs, or shows one."""
-    console = PlainConsole()
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
+    console = PlainConsole(piped_width=PIPED_WIDTH)
     if arguments[:1] == ["show"]:
         shown = read_flags(ShowArgs, arguments[1:], "t3d runs show")
         run = read_summary(locate(shown.run, shown.root))
@@ -115,7 +113,10 @@ def shown_fields(run: Summary) -> dict[str, Any]:
     return {
         **_fields(run, results),
         "settings": {key: {"default": old, "value": new} for key, (old, new) in changes(run.config).items()},
-        "results": [member_fields(result.member) | result.fields for result in results],
+        "results": [
+            {"member": who.name, "seed": who.seed, "values": dict(who.values), **fields}
+            for who, fields in ((result.member, result.fields) for result in results)
+        ],
         "notes": [
             {**about_fields(event, run.members), "kind": event.event, "text": event.text}
             for event in messages_of(columns, Note, ActorEvent)

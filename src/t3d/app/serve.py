@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from t3d.app.flags import read_flags
-from t3d.app.terminal import printable
 from t3d.errors import UserError, check_installed
+from t3d.files import printable
 
 if TYPE_CHECKING:
     from t3d.ship.serve import Application
@@ -28,7 +28,7 @@ LONGEST_SECONDS = 30.0  # of --max-seconds: a connection without an answer is cl
 class ServeArgs:
     """Serve a policy over HTTP and WebSocket: POST /act and the WebSocket /ws turn observations into actions.
 
-    GET /info says what the policy is, /health whether it is served, and /metrics has figures for Prometheus.
+    GET /info says what the policy is, /health whether it is served, and /metrics has numbers for Prometheus.
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]

@@ -23,17 +23,15 @@ from t3d.app.terminal import (
     SKIPPING,
     Output,
     PlainConsole,
-    SignalRequests,
     handling_signals,
     labelled,
-    printable,
     standard_output,
 )
 from t3d.config import Member
 from t3d.config.sweeps import noun, swept
 from t3d.errors import StoppedEarly
 from t3d.events import Alarm, End, Event, Resumed, SaveFailed, Start, to_line
-from t3d.files import STARTED_IN, Refused, display_path, open_log, open_plain
+from t3d.files import STARTED_IN, Refused, display_path, open_log, open_plain, printable
 from t3d.insight.wording import metrics_text, number_text, returned
 from t3d.sinks.process import written_for
 from t3d.store.best import read_fresh
@@ -73,8 +71,8 @@ class EventStream:
             print(text, file=self.output, flush=True)
 
 
-def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) -> int:
-    """Follows a run to its end, prints its results and returns the exit code."""
+def show(begin: Callable[..., Iterator[Event]], flags: ShowFlags) -> int:
+    """Follows the run that begins to its end, prints its results and returns the exit code."""
     output, saved = standard_output(), True
     with handling_signals() as requested, output.alone() if flags.json else nullcontext():
         loud = PlainConsole(stderr=True, force_terminal=False) if flags.json else PlainConsole()
@@ -82,7 +80,7 @@ def show(events: Callable[[SignalRequests], Iterator[Event]], flags: ShowFlags) 
         try:
             stream = EventStream(output) if flags.json else None
             view = View(console, requested)
-            end = _follow(events(requested), view, output, stream)
+            end = _follow(begin(stop=requested.stop, save=requested.save), view, output, stream)
             saved, requested.answer = end.saved, SKIPPING
             run = open_run(view.folder)
             member = _show_results(run, end, view, video=flags.video)

@@ -10,10 +10,9 @@ from typing import Annotated
 import tyro
 
 from t3d.app.flags import RootFlag, read_flags
-from t3d.app.terminal import printable
 from t3d.config.settings import SinkName
 from t3d.errors import UserError, check_installed
-from t3d.files import Refused, display_path, error_text
+from t3d.files import Refused, display_path, error_text, printable
 from t3d.store.reader import locate
 
 SHOWN_BY = {  # a run written for other tools

@@ -90,7 +90,7 @@ def print_other_sets(
         bests = _over_seeds([[each] for each in chosen], best_of) + metrics_text(
             mean_metrics([each.metrics for each in chosen])
         )
-        first, last = (_over_seeds([*living.values()], itemgetter(place)) for place in (0, -1))
+        first, last = (_over_seeds([*living.values()], itemgetter(index)) for index in (0, -1))
         changed = f"mean return of the best policies {bests}; {last} when last evaluated, {first} at first"
         console.print(clean(f"  {name}: {'' if swept(members) else changed}"), soft_wrap=True)
         if swept(members):
@@ -134,8 +134,3 @@ def write_json(value: Any, output: Output) -> None:
         print(json.dumps(finite(value), allow_nan=False), file=output, flush=True)
     except RecursionError:
         raise UserError("its settings are nested too deeply to be written as JSON") from None
-
-
-def member_fields(member: Member) -> dict[str, Any]:
-    """Returns who a member is: its name, seed and, in a sweep, values."""
-    return {"member": member.name, "seed": member.seed, "values": dict(member.values)}

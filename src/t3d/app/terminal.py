@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from t3d.errors import UserError
-from t3d.files import display_path, error_text
+from t3d.files import display_path, error_text, printable
 from t3d.process import open_closed_descriptors
 
 Handler = Callable[[int, FrameType | None], None]
@@ -26,19 +26,16 @@ STOPPING = "stopping: the run is being saved; a second Ctrl-C or SIGTERM quits a
 SKIPPING = "the run has ended and is saved; the rest of the output is skipped"
 
 
-def printable(text: str) -> str:
-    """Escapes the characters that would control the terminal instead of being shown."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
-
-
 class PlainConsole(Console):
     """rich's console that prints text literally: without markup, emoji codes and colouring of numbers."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, piped_width: int = 0, **options: Any) -> None:
         if os.environ.get("TERM") == "dumb":
             options = {"force_terminal": False, **options}  # plain lines, whatever FORCE_COLOR says
         file = sys.stderr if options.get("stderr") else sys.stdout  # as they are now: an environment may replace them
         super().__init__(markup=False, emoji=False, highlight=False, **{"file": file, **options})
+        if piped_width and not self.is_terminal:
+            self.width = piped_width
 
     def render_str(self, text: str, **keywords: Any) -> Text:
         """Escapes control characters; all strings pass through here, those in tables too."""
@@ -46,8 +43,8 @@ class PlainConsole(Console):
 
 
 def labelled(label: str, style: str, text: str) -> Text:
-    """Returns a coloured label followed by the text."""
-    return Text.assemble((label, style), " ", printable(text))
+    """Returns a coloured label, if there is one, followed by the text."""
+    return Text.assemble((label, style), " " if label else "", printable(text))
 
 
 def draw_picture(draw: Callable[[], None], out: Path, console: PlainConsole) -> bool:

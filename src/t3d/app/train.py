@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -18,12 +19,11 @@ from t3d.app.flags import RunFlags, ShowFlags, is_flag, read_flags, read_known
 from t3d.app.serve import DASHBOARD
 from t3d.app.session import show
 from t3d.app.tables import settings_table
-from t3d.app.terminal import PlainConsole, SignalRequests, labelled
+from t3d.app.terminal import PlainConsole, labelled
 from t3d.config import Config, RuleConfig, diff, load_toml, merge, plain
-from t3d.config.presets import PRESETS, families, preset
+from t3d.config.presets import PRESETS, as_config, families, preset
 from t3d.config.sweeps import ENV_ARGS, FORM, swept
 from t3d.errors import NothingLeft, UserError, check_installed
-from t3d.events import Event
 from t3d.modules import is_own
 from t3d.store.reader import locate
 
@@ -34,19 +34,29 @@ OF_SEVERAL = {  # flags of which a second one would replace the first
     "--env.wrappers": "FIRST SECOND",
     "--eval.args": "NAME=VALUE NAME=VALUE",
     "--eval.sets": "SET:NAME=VALUE SET:NAME=VALUE",
+    "--space": "FIELD=LOW..HIGH OTHER=V1,V2",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainArgs(ShowFlags):
+class ConfigArgs:
+    """What commands that train with new settings share."""
+
+    cfg: Annotated[Config, tyro.conf.arg(name="")]
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
+    """A TOML file of settings, e.g. the config.toml of an earlier run."""
+
+
+Args = TypeVar("Args", bound=ConfigArgs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArgs(ShowFlags, ConfigArgs):
     """Train TD3 on ENV: a Gymnasium id, dm:domain-task, module:id, or module:callable for your own environment.
 
     Settings come from the defaults, then the preset, then --config, then the flags below.
     """
 
-    cfg: Annotated[Config, tyro.conf.arg(name="")]
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
-    """A TOML file of settings, e.g. the config.toml of an earlier run."""
     resume_or_start: bool = False
     """Resume the run named by --run.name if it exists, otherwise start it; safe to repeat after an interruption."""
     dash: bool = False
@@ -87,17 +97,12 @@ def main(arguments: list[str]) -> int:
         raise UserError("--resume-or-start needs --run.name NAME, the run to look for")
     path = Path(args.cfg.run.root) / args.cfg.run.name
     resuming = args.resume_or_start and path.is_dir()
+    from t3d.api.run import resume, train  # noqa: PLC0415 (imports Gymnasium)
 
-    def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.api.run import resume, train  # noqa: PLC0415 (imports Gymnasium)
-
-        if resuming:
-            return resume(path, cfg=args.cfg, stop=requested.stop, save=requested.save)
-        return train(args.cfg, stop=requested.stop, save=requested.save)
-
+    begin = partial(resume, path, cfg=args.cfg) if resuming else partial(train, args.cfg)
     try:
         with _dashboard(args) if args.dash else nullcontext():
-            return show(events, args)
+            return show(begin, args)
     except NothingLeft as left:
         if not resuming:
             raise
@@ -110,15 +115,10 @@ def resume_run(arguments: list[str]) -> int:
     """Resumes a run exactly where it was and prints the results, for `t3d resume`."""
     args = read_flags(ResumeArgs, arguments, "t3d resume")
     path = locate(args.run, args.root)
+    from t3d.api.run import resume  # noqa: PLC0415 (imports Gymnasium)
 
-    def events(requested: SignalRequests) -> Iterator[Event]:
-        from t3d.api.run import resume  # noqa: PLC0415 (imports Gymnasium)
-
-        changes = ("total_steps", "actors", "ray_address", "ray_cpus", "bad_values", "hang_seconds")
-        given: dict[str, Any] = {name: getattr(args, name) for name in changes}
-        return resume(path, stop=requested.stop, save=requested.save, **given)
-
-    return show(events, args)
+    changes = ("total_steps", "actors", "ray_address", "ray_cpus", "bad_values", "hang_seconds")
+    return show(partial(resume, path, **{name: getattr(args, name) for name in changes}), args)
 
 
 def list_presets(arguments: list[str]) -> int:
@@ -146,6 +146,11 @@ def _dashboard(args: TrainArgs) -> Iterator[None]:
 
 
 def parse(arguments: list[str]) -> TrainArgs:
+    """Builds the configuration of a run."""
+    return parse_settings(arguments, TrainArgs, "t3d train")
+
+
+def parse_settings(arguments: list[str], kind: type[Args], prog: str) -> Args:
     """Builds the configuration from preset, file and flags. ENV comes first, or after a flag with a single value."""
     sweeps = _values(arguments, "--sweep")
     for several, example in OF_SEVERAL.items():
@@ -155,16 +160,13 @@ def parse(arguments: list[str]) -> TrainArgs:
         raise UserError(f"--sweep has no value; {FORM}")
     file = next(reversed(_values(arguments, "--config")), None)
     from_file = load_toml(Path(os.path.realpath(file))) if file else {}  # a link that the user names is followed
-    flag, in_file = next(reversed(_values(arguments, "--preset")), None), from_file.get("preset")
-    if flag is not None and in_file not in (None, flag):
-        raise UserError(f"{file} says preset={in_file}, and the command --preset {flag}; leave one of them out")
-    name = flag or str(in_file or "default")
+    flag = next(reversed(_values(arguments, "--preset")), None)
     try:
-        base = merge(preset(name), {**from_file, "preset": name})
+        base = as_config(from_file, flag)
     except UserError as error:
         raise UserError(f"{file}: {error}" if file else str(error)) from None
     tables: dict[str, Any] = {"env": {"args": {}, "schedule": {}}, "eval": {"args": {}, "sets": {}}}
-    args, envs = _read(merge(base, tables), arguments)  # flags go on top of the file's
+    args, envs = _read(merge(base, tables), arguments, kind, prog)  # flags go on top of the file's
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
     for name in swept(args.cfg.members):
         swept_flag = f"--{name.replace('_', '-')}"
@@ -173,7 +175,7 @@ def parse(arguments: list[str]) -> TrainArgs:
     if args.cfg.env.id != base.env.id:
         envs.append(args.cfg.env.id)
     if len(envs) > 1:
-        raise UserError(f"train takes one environment, but {' and '.join(envs)} were given")
+        raise UserError(f"{prog} takes one environment, but {' and '.join(envs)} were given")
     env: Any = {name: {**getattr(base.env, name), **getattr(args.cfg.env, name)} for name in ("args", "schedule")}
     env["id"] = envs[0] if envs else base.env.id
     evaluation = {name: {**getattr(base.eval, name), **getattr(args.cfg.eval, name)} for name in ("args", "sets")}
@@ -181,19 +183,17 @@ def parse(arguments: list[str]) -> TrainArgs:
     return dataclasses.replace(args, cfg=cfg)
 
 
-def _read(base: Config, arguments: list[str]) -> tuple[TrainArgs, list[str]]:
+def _read(base: Config, arguments: list[str], kind: type[Args], prog: str) -> tuple[Args, list[str]]:
     """Parses the flags over a configuration; those of a rule of the user's own are in its file."""
     algo = next(reversed(_values(arguments, "--algo")), base.algo)
-    kind = _declared_by(algo) if is_own(algo) else RuleConfig
-    if kind.prefix != RuleConfig.prefix or kind is RuleConfig:
-        return read_known(TrainArgs, arguments, "t3d train", TrainArgs(cfg=base), words="ENV")
-    flags: Any = Annotated[kind, tyro.conf.arg(name="own")]
-    given = merge(kind(), base.own, prefix=kind.prefix)
-    both = dataclasses.make_dataclass(
-        "TrainArgs", [("own", flags, given)], bases=(TrainArgs,), frozen=True, kw_only=True
-    )
-    both.__doc__ = TrainArgs.__doc__
-    args, envs = read_known(both, arguments, "t3d train", both(cfg=dataclasses.replace(base, own={})), words="ENV")
+    settings = _declared_by(algo) if is_own(algo) else RuleConfig
+    if settings.prefix != RuleConfig.prefix or settings is RuleConfig:
+        return read_known(kind, arguments, prog, kind(cfg=base), words="ENV")
+    flags: Any = Annotated[settings, tyro.conf.arg(name="own")]
+    given = merge(settings(), base.own, prefix=settings.prefix)
+    both = dataclasses.make_dataclass(kind.__name__, [("own", flags, given)], bases=(kind,), frozen=True, kw_only=True)
+    both.__doc__ = kind.__doc__
+    args, envs = read_known(both, arguments, prog, both(cfg=dataclasses.replace(base, own={})), words="ENV")
     own = dataclasses.asdict(args.own)
     return dataclasses.replace(args, cfg=merge(args.cfg, {"own": own})), envs
 

@@ -63,9 +63,7 @@ class BenchArgs:
 def main(arguments: list[str]) -> int:
     """Measures, prints a table and writes the file."""
     args = read_flags(BenchArgs, arguments, "t3d bench")
-    console = PlainConsole()
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
+    console = PlainConsole(piped_width=PIPED_WIDTH)
     import torch  # noqa: PLC0415 (takes a second)
 
     from t3d.bench.measure import rows  # noqa: PLC0415

@@ -5,48 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from t3d.config.fields import Section, declared_types
+from t3d.config.other_names import instead_of, our_names
 from t3d.config.settings import Config
 from t3d.errors import UserError, did_you_mean
 from t3d.files import read, readable
 
 Settings = TypeVar("Settings", bound=Section)
 MOST_TOML_BYTES = 2**20
-THEIR_NAMES = {  # our settings: their names in Stable-Baselines3, in CleanRL, in the authors' code or on lips
-    "algo": "rule",
-    "device=cuda": "cuda",
-    "env.id": "env env_id",
-    "env.num_envs": "n_envs",
-    "eval.episodes": "n_eval_episodes",
-    "eval.every_steps": "eval_freq",
-    "noise.exploration_noise": "expl_noise",
-    "noise.kind": "noise",
-    "noise.kind noise.exploration_noise": "action_noise",
-    "quiet": "verbose",
-    "random_steps": "learning_starts start_timesteps",
-    "record_every": "capture_video",
-    "replay.capacity": "buffer_size",
-    "replay.n_step": "n_steps",
-    "run.name": "exp_name",
-    "seeds": "seed",
-    "sinks=tensorboard": "tensorboard_log",
-    "sinks=wandb": "track",
-    "td3.actor_hidden td3.critic_hidden": "net_arch policy_kwargs",
-    "td3.actor_lr td3.critic_lr": "learning_rate lr",
-    "td3.gamma": "discount",
-    "td3.policy_delay": "policy_freq policy_frequency",
-    "td3.target_noise": "policy_noise target_policy_noise",
-    "td3.target_noise_clip": "noise_clip",
-    "total_steps": "max_timesteps total_timesteps",
-    "updates_per_step": "gradient_steps train_freq",
-}
 FORMER_VALUES = {("engine", "graph"): "capture"}  # in files of older versions
 FORMER_NAMES = {"rule": "algo"}
-OTHER_NAMES = {name: ours.split() for ours, theirs in THEIR_NAMES.items() for name in theirs.split()}
 
 
 def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Settings:
@@ -60,7 +32,8 @@ def merge(base: Settings, data: Mapping[str, Any], *, prefix: str = "") -> Setti
             ours = " and ".join(our_names(name, flat(Config())))
             has_moved = ours.rpartition(".")[2] == key  # since an older version wrote the file
             known_as = f"is called {ours} now" if has_moved else f"is {ours} here"
-            raise UserError(f"{name} {known_as}" if ours else f"unknown key {name}{did_you_mean(str(key), hints)}")
+            unknown = instead_of(name) or f"unknown key {name}{did_you_mean(str(key), hints)}"
+            raise UserError(f"{name} {known_as}" if ours else unknown)
         current = getattr(base, key)
         if not isinstance(current, Section):
             changes[key] = FORMER_VALUES.get((name, value), value) if isinstance(value, str) else value
@@ -116,14 +89,6 @@ def plain(value: Any) -> str:
     if isinstance(value, dict):
         return ",".join(f"{name}={item}" for name, item in value.items()) or "no arguments"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def our_names(theirs: str, known: Collection[str]) -> list[str]:
-    """Returns our settings for another library's name, or for one of ours in another section, if all are known here."""
-    last = theirs.rpartition(".")[2].replace("-", "_")
-    same = [name for name in known if name.rpartition(".")[2] == last and not name.startswith("td7.")]
-    names = OTHER_NAMES.get(last) or (same if len(same) == 1 else [])
-    return names if all(name.partition("=")[0] in known for name in names) else []
 
 
 def to_toml(cfg: Config) -> str:

@@ -43,9 +43,8 @@ def parse_metrics(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, _, reduction = word.rpartition(":")
         if reduction not in REDUCTIONS:
-            hint = did_you_mean(reduction, REDUCTIONS)
-            form = "a name in info and how an episode reduces it: NAME:sum, mean, min, max or last, e.g. energy:sum"
-            raise UserError(f"env.metrics={word} is not {form}{hint}")
+            form = f"a name in info and how an episode reduces it, e.g. {name or word}:sum (or mean, min, max, last)"
+            raise UserError(f"env.metrics={word} is not {form}{did_you_mean(reduction, REDUCTIONS)}")
         if not NAME.fullmatch(name) or name == RETURN:
             why = "is the return itself" if name == RETURN else "is not made of letters, digits and _ . / -"
             raise UserError(f"env.metrics={word}: {name!r:.60} {why}; give it another name in info")

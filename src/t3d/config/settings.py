@@ -12,7 +12,7 @@ from t3d.config.algorithm import ReplayConfig, RuleConfig, TD3Config, TD7Config
 from t3d.config.fields import About, Section, known_settings, setting
 from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
 from t3d.config.schedules import Schedule, parse_schedules
-from t3d.config.sweeps import ENV_ARGS, Member, by_values, members_of, parse_all, refuse_field, value_text
+from t3d.config.sweeps import ENV_ARGS, Member, by_values, format_sweep, members_of, parse_all, refuse_field
 from t3d.errors import UserError, did_you_mean
 from t3d.modules import is_own
 
@@ -186,7 +186,7 @@ class Config(Section):
     seeds: tuple[int, ...] = setting((0,), between=(0, SEEDS_END - 1), learning=False)
     """One policy is trained per seed, all in one run."""
     sweep: tuple[str, ...] = setting((), learning=False, in_heading=True)
-    """E.g. td3.gamma=0.98,0.99: trains every seed with each value; overrides the setting."""
+    """E.g. td3.gamma=0.98,0.99: trains every seed with each value; a:b=1:3,2:4 changes a and b together."""
     total_steps: int = setting(1_000_000, between=(1, 10**12), resume="changed")
     """Environment steps per seed."""
     random_steps: int = setting(25_000, between=(0, 10**12), extreme=90)
@@ -263,8 +263,7 @@ class Config(Section):
         self._check_together()
 
     def _check_sweep(self) -> None:
-        normal = (f"{name}={','.join(map(value_text, values))}" for name, values in self._sweeps.items())
-        object.__setattr__(self, "sweep", tuple(normal))
+        object.__setattr__(self, "sweep", tuple(format_sweep(*each) for each in parse_all(self.sweep).items()))
         known = known_settings(type(self))
         can_be_swept = [name for name, about in known.items() if about.get("sweep")]
         can_be_swept.sort(key=lambda name: not name.startswith("td3."))
@@ -337,12 +336,16 @@ class Config(Section):
 
     @cached_property
     def _sweeps(self) -> dict[str, tuple[float, ...]]:
-        return parse_all(self.sweep)
+        """The values of each swept setting, in all members."""
+        columns = (
+            zip(names, zip(*points, strict=True), strict=True) for names, points in parse_all(self.sweep).items()
+        )
+        return {name: values for column in columns for name, values in column}
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
         """What the run trains, in the order in which every array has them."""
-        return members_of(self.seeds, self._sweeps)
+        return members_of(self.seeds, parse_all(self.sweep))
 
     @property
     def member_seeds(self) -> list[int]:

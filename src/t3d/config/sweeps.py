@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple
 
 from t3d.errors import UserError
 
 Values = tuple[tuple[str, float], ...]  # fields, e.g. td3.gamma, and their values
+Sweeps = dict[tuple[str, ...], tuple[tuple[float, ...], ...]]  # the values of fields that change together
 FORM = "write FIELD=V1,V2 with numbers, commas and no spaces, e.g. td3.gamma=0.98,0.99"
 ENV_ARGS = "env.args."  # of each argument of the environment, which members may differ in
 FIELD = re.compile(
     r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)?|env\.args\.[A-Za-z_]\w*", re.ASCII
 )  # its last part is in file names
-MOST_FIELDS = 3  # chosen: members' names are file names
+MOST_FIELDS = 6  # chosen: members' names are file names
 MOST_MEMBERS = 1000  # chosen
 
 
@@ -37,26 +38,35 @@ class Member(NamedTuple):
         return ", ".join([*filter(None, [values_title(self.values)]), f"seed {self.seed}"])
 
 
-def parse_all(words: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """Reads the sweeps of a run, each FIELD=V1,V2,... of a different field: the values that members have for it."""
-    sweeps: dict[str, tuple[float, ...]] = {}
+def parse_all(words: Iterable[str]) -> Sweeps:
+    """Reads the sweeps of a run, each FIELD=V1,V2,... of a different field, or FIELD:OTHER=V1:W1,V2:W2,... of several
+    that change together: the values that members have for these fields.
+    """
+    sweeps: Sweeps = {}
     for word in words:
-        field, _, listed = word.partition("=")
-        field = field.strip().replace("-", "_")
+        names, _, listed = word.partition("=")
+        fields = tuple(name.strip().replace("-", "_") for name in names.split(":"))
         try:
-            values = tuple(map(float, listed.split(",")))
+            points = tuple(tuple(map(float, point.split(":"))) for point in listed.split(","))
         except ValueError:
-            values = ()
-        if not FIELD.fullmatch(field) or not values or not all(map(math.isfinite, values)):
+            points = ()
+        is_whole = all(len(point) == len(fields) and all(map(math.isfinite, point)) for point in points)
+        if not all(map(FIELD.fullmatch, fields)) or not points or not is_whole:
             raise UserError(f"sweep={word!r} cannot be read; {FORM}")
-        if len(values) < 2 or len({*values}) < len(values):
-            raise UserError(f"sweep={word!r} needs two or more values, each only once; or set {field} itself")
-        if field in sweeps:
-            raise UserError(f"sweep names {field} twice; give all its values at once")
-        sweeps[field] = values
-    if len(sweeps) > MOST_FIELDS:
-        raise UserError(f"sweep names {len(sweeps)} settings; a run sweeps at most {MOST_FIELDS}")
+        if len(points) < 2 or len({*points}) < len(points):
+            raise UserError(f"sweep={word!r} needs two or more values, each only once; or set {names} itself")
+        known = [*fields, *chain(*sweeps)]
+        if twice := next((field for field in known if known.count(field) > 1), None):
+            raise UserError(f"sweep names {twice} twice; give all its values at once")
+        sweeps[fields] = points
+    if (count := len([*chain(*sweeps)])) > MOST_FIELDS:
+        raise UserError(f"sweep names {count} settings; a run sweeps at most {MOST_FIELDS}")
     return sweeps
+
+
+def format_sweep(fields: Sequence[str], points: Iterable[Sequence[float]]) -> str:
+    """Formats settings that change together, and their values, as parse_all reads them."""
+    return f"{':'.join(fields)}={','.join(':'.join(map(value_text, point)) for point in points)}"
 
 
 def refuse_field(field: str, can: Iterable[str]) -> None:
@@ -68,14 +78,15 @@ def refuse_field(field: str, can: Iterable[str]) -> None:
         )
 
 
-def members_of(seeds: Sequence[int], sweeps: dict[str, tuple[float, ...]]) -> tuple[Member, ...]:
+def members_of(seeds: Sequence[int], sweeps: Sweeps) -> tuple[Member, ...]:
     """Returns a member for each combination of values and each seed, the seeds of a combination together."""
     combinations = math.prod(map(len, sweeps.values()))
     if (count := combinations * len(seeds)) > MOST_MEMBERS:
         product_of = f"{combinations:,} combinations of values x {counted(len(seeds), 'seed')}"
         raise UserError(f"{count:,} members ({product_of}) are too many; a run has at most {MOST_MEMBERS:,}")
-    each = product(*sweeps.values())
-    return tuple(Member(seed, tuple(zip(sweeps, values, strict=True))) for values in each for seed in seeds)
+    fields, each = [*chain(*sweeps)], (chain(*points) for points in product(*sweeps.values()))
+    combined = [tuple(zip(fields, values, strict=True)) for values in each]
+    return tuple(Member(seed, values) for values in combined for seed in seeds)
 
 
 def by_values(members: Iterable[Member]) -> dict[Values, list[Member]]:
@@ -113,4 +124,4 @@ def short(field: str) -> str:
 
 def value_text(value: float) -> str:
     """Formats a swept value, in full."""
-    return repr(value).removesuffix(".0")
+    return repr(float(value)).removesuffix(".0")

@@ -28,7 +28,7 @@ from t3d.store.control import request_of
 from t3d.store.details import videos_of
 from t3d.store.log import newest_session
 from t3d.store.reader import Run
-from t3d.store.summary import ALIVE, SORTS, Summary, contents
+from t3d.store.summary import ALIVE, SORTS, Summary, contents, selected
 
 MOST_METRICS, MOST_RUNS = 40, 30  # of one request; chosen
 FEWEST_POINTS, MOST_POINTS = 20, 5_000
@@ -37,16 +37,11 @@ FEWEST_POINTS, MOST_POINTS = 20, 5_000
 def run_list(library: Library, request: Request) -> dict[str, Any]:
     """Lists the runs that a search finds."""
     query, (runs, skipped) = request.query_params, library.runs()
-    words = query.get("search", "").lower().split()
     matching = [
         run
-        for run in runs
-        if all(word in run.searched_text for word in words)
-        and query.get("status", "") in ("", run.status)
-        and query.get("tag", "") in ("", *run.notes.tags)
+        for run in selected(runs, query.get("search", ""), _choice(query, "sort", [*SORTS]))
+        if query.get("status", "") in ("", run.status) and query.get("tag", "") in ("", *run.notes.tags)
     ]
-    key, largest_first = SORTS[_choice(query, "sort", [*SORTS])]
-    matching.sort(key=key, reverse=largest_first)
     curves = library.curves(matching)
     return {
         "runs": [
@@ -65,15 +60,15 @@ def state(library: Library, query: QueryParams) -> tuple[list[dict[str, Any]], s
     names = [*dict.fromkeys(query.getlist("run"))]
     if len(names) > MOST_RUNS:
         raise UserError(f"at most {MOST_RUNS} runs can be watched at once")
-    runs, seen = [], []
+    runs, stamps = [], []
     for name, stamp, run in library.look(names):
         if isinstance(run, Summary):
             status, step = run.status, run.step
             runs.append({"name": name, "size": stamp[0][1], "status": status, "step": step})
-            seen.append((name, stamp, status))
+            stamps.append((name, stamp, status))
         else:
-            seen.append((name, stamp, run.reason))
-    return runs, f'"{hashlib.sha256(repr(seen).encode()).hexdigest()}"'
+            stamps.append((name, stamp, run.reason))
+    return runs, f'"{hashlib.sha256(repr(stamps).encode()).hexdigest()}"'
 
 
 def run_page(library: Library, request: Request) -> dict[str, Any]:

@@ -97,9 +97,8 @@ def frames_needed(spec: Spec, rows: int, envs: int, steps: int | None = None) ->
     full = rows + ceil(SPARE * rows) + (envs + 1) * (spec.stack + 1)
     if steps is None:
         return full
-    # The most frames that so many steps write: two each, if each begins an episode, and those that are stored again.
-    # An environment's stack is stored again when it is older than oldest_shared, so at most once in that many frames.
-    # Of these, then, at most envs * stack are repetitions, and 2 * steps are the rest of all.
+    # A step writes at most two frames, if it begins an episode. In as many frames as oldest_shared each environment's
+    # stack is stored again at most once. So of all frames, 2 * steps + all * envs * stack / oldest_shared at most.
     frames = oldest_shared(spec, rows, envs)
     return min(full, -(-2 * steps * frames // (frames - envs * spec.stack)))
 

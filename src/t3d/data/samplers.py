@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ class UniformSampler:
     """Samples transitions uniformly, each member from its own random stream; other samplers override its methods."""
 
     capture_safe = True  # whether CUDA graphs may record sample and feedback
+    settings = ReplayConfig()  # unless others are given
 
     def __init__(
         self,
@@ -36,7 +38,8 @@ class UniformSampler:
         n_steps: Sequence[int] = (),
     ) -> None:
         """n_steps are those of members, if they differ in them."""
-        self.replay, self.n_step = replay, max(n_steps, default=(replay_cfg or ReplayConfig()).n_step)
+        self.settings = replay_cfg or self.settings
+        self.replay, self.n_step = replay, max(n_steps, default=self.settings.n_step)
         shape, device = (len(seeds), cfg.batch_size), replay.rows.device
         self._n_steps = torch.tensor(n_steps, device=device).unsqueeze(1) if len({*n_steps}) > 1 else None
         self._streams = open_streams(seeds, "sampling", torch.empty(shape, device=device, dtype=torch.float64))
@@ -100,18 +103,10 @@ class PrioritisedSampler(UniformSampler):
     """Samples stored transitions in proportion to their priorities; each member has its own, and its own stream."""
 
     finds_highest_itself = True  # otherwise it is told when
+    settings = ReplayConfig(sampling="proportional")
 
-    def __init__(
-        self,
-        replay: Replay,
-        cfg: RuleConfig,
-        seeds: Sequence[int],
-        gamma: Coefficient | None = None,
-        replay_cfg: ReplayConfig | None = None,
-        n_steps: Sequence[int] = (),
-    ) -> None:
-        super().__init__(replay, cfg, seeds, gamma, replay_cfg, n_steps)
-        self._cfg = replay_cfg or ReplayConfig(sampling="proportional")
+    def __init__(self, replay: Replay, cfg: RuleConfig, seeds: Sequence[int], *others: Any) -> None:
+        super().__init__(replay, cfg, seeds, *others)
         members, device = len(seeds), replay.rows.device
         self.tree = SumTree(members, replay.capacity, device)
         self.highest = torch.ones(members, device=device, dtype=torch.float32)  # priority of new transitions
@@ -121,7 +116,7 @@ class PrioritisedSampler(UniformSampler):
 
     def sample(self) -> Batch:
         index = self.tree.find(self._streams.uniform())
-        weight = self._importance(index) if self._cfg.sampling == "proportional" else self._weight
+        weight = self._importance(index) if self.settings.sampling == "proportional" else self._weight
         return n_step_batch(self.replay, index, self._gamma, weight, self.n_step, self._n_steps)
 
     def added(self, *blocks: tuple[int, int, int]) -> None:
@@ -143,7 +138,7 @@ class PrioritisedSampler(UniformSampler):
         """Sets priorities by the largest error of any critic; of n-step returns they are the first row's."""
         device = self.highest.device
         error = td.abs().amax(dim=1).double()  # (M, B); powers of float32 depend on a value's place in the batch
-        priority = PRIORITIES[self._cfg.sampling](error, self._cfg.priority_exponent).clamp(LOWEST, HIGHEST)
+        priority = PRIORITIES[self.settings.sampling](error, self.settings.priority_exponent).clamp(LOWEST, HIGHEST)
         priority = priority.to(device, torch.float32)
         self.tree.set(self._member, index.to(device), priority)
         self.highest.copy_(self.highest.maximum(priority.amax(dim=1)))
@@ -205,7 +200,7 @@ class PrioritisedSampler(UniformSampler):
 
     def _importance(self, index: Tensor) -> Tensor:
         """Importance weights (N P(i))^-beta over the largest of the batch: N and the total priority cancel out."""
-        start, updates = self._cfg.importance_exponent, self._cfg.importance_updates
+        start, updates = self.settings.importance_exponent, self.settings.importance_updates
         rise = (1 - start) / updates if updates else 0
         beta = (start + rise * self.updates).clamp(max=1)
         priority = self.tree.priorities.gather(1, index).double().clamp(min=LOWEST)

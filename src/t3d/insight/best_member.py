@@ -19,6 +19,7 @@ from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, to_fields, to_number
 from t3d.insight.ranges import InputRanges, RangeRecorder
 from t3d.insight.statistics import estimate, mean
+from t3d.insight.wording import metrics_text, number_text
 from t3d.policy.acting import SavedPolicy
 from t3d.process import StandardStreams
 from t3d.seeds import derive
@@ -49,8 +50,28 @@ class Choice(NamedTuple):
     """How each member's best policy did on the same fresh episodes."""
 
     episodes: int
+    criterion: Criterion
     mean_returns: dict[Member, float]
-    member: Member  # the best one by eval.best_by, the first of equals
+    scores: dict[Member, float]  # of the metric that chooses, if that is not the return, as far as episodes have it
+
+    @property
+    def ranked(self) -> list[Member]:
+        """The best one first, by eval.best_by, and of equals the first."""
+        return sorted(self.mean_returns, key=self._rank, reverse=True)
+
+    @property
+    def member(self) -> Member:
+        return self.ranked[0]
+
+    def text(self, member: Member) -> str:
+        """Formats what a member returned, and the metric that chooses."""
+        return number_text(self.mean_returns[member]) + metrics_text(self._score(member))
+
+    def _rank(self, member: Member) -> tuple[float, float]:
+        return self.criterion.rank(self.mean_returns[member], self._score(member))
+
+    def _score(self, member: Member) -> dict[str, float]:
+        return {self.criterion.metric: self.scores[member]} if member in self.scores else {}
 
 
 def fresh_episodes(run: Run) -> int:
@@ -60,17 +81,17 @@ def fresh_episodes(run: Run) -> int:
 
 def known_choice(run: Run) -> Choice | None:
     """Reads an earlier choice between exactly these policies, if there is one; of one policy, its result."""
-    if len(run.contenders) == 1:
-        fresh = read_fresh(run.path).by_member.get(run.contenders[0].name)
-        return Choice(fresh.episodes, {run.contenders[0]: fresh.mean}, run.contenders[0]) if fresh else None
-    choice = read_fresh(run.path).choice
-    if choice.get("basis") != _basis(run, {member: run.policy(member) for member in run.contenders}):
+    members, known = run.contenders, read_fresh(run.path)
+    if len(members) == 1:
+        fresh = known.by_member.get(members[0].name)
+        return Choice(fresh.episodes, run.cfg.criterion, {members[0]: fresh.mean}, {}) if fresh else None
+    if known.choice.get("basis") != _basis(run, {member: run.policy(member) for member in members}):
         return None
     with suppress(*CORRUPT_ERRORS):
-        means = to_fields(choice["mean_returns"])
-        returns = {member: to_number(means[member.name]) for member in run.contenders}
-        chosen = [member for member in run.contenders if member.name == choice.get("chosen")]
-        return Choice(fresh_episodes(run), returns, *chosen or [max(returns, key=returns.__getitem__)])
+        means, scores = to_fields(known.choice["mean_returns"]), to_fields(known.choice["scores"])
+        returns = {member: to_number(means[member.name]) for member in members}
+        scored = {member: to_number(scores[member.name]) for member in members if member.name in scores}
+        return Choice(fresh_episodes(run), run.cfg.criterion, returns, scored)
     return None
 
 
@@ -89,11 +110,13 @@ def play_choice(run: Run, before_a_step: Callable[[], object] = int) -> Choice:
         raise UserError(f"{run.cfg.env.id} failed: {error}") from error
     returns = {member: float(fresh.returns.mean()) for member, fresh in played.items()}
     metrics = {member: mean_metrics([each.metrics for each in fresh.episodes]) for member, fresh in played.items()}
-    ranks = {member: run.cfg.criterion.rank(returns[member], metrics[member]) for member in played}
-    best = max(ranks, key=ranks.__getitem__)
-    means = {"mean_returns": {member.name: mean_return for member, mean_return in returns.items()}, "chosen": best.name}
-    save_played(run, played, best, {"basis": _basis(run, policies), **means} if purpose == "choice" else None)
-    return Choice(fresh_episodes(run), returns, best)
+    by = run.cfg.criterion.metric
+    scores = {member: known[by] for member, known in metrics.items() if by in known}
+    choice = Choice(fresh_episodes(run), run.cfg.criterion, returns, scores)
+    numbers = {"mean_returns": returns, "scores": scores}
+    stored = {name: {member.name: value for member, value in of.items()} for name, of in numbers.items()}
+    save_played(run, played, choice.member, {"basis": _basis(run, policies), **stored} if len(policies) > 1 else None)
+    return choice
 
 
 def play(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -95,6 +95,27 @@ class Row(NamedTuple):
         improvement = estimated(self.improvement, "{:.2f}".format)
         return [str(len(self.scored.seeds)), estimated(self.mean), estimated(self.iqm), difference, improvement]
 
+    def fields(self, tasks: Sequence[str]) -> dict[str, Any]:
+        """Returns everything as plain values; the tasks are those of the comparison."""
+        estimates = {"mean": self.mean, "iqm": self.iqm, "difference": self.difference}
+        return {
+            "name": self.name,
+            "runs": list(dict.fromkeys(str(training.run.path) for training in self.scored.group.trainings)),
+            "scores": {
+                task: {seed.name: seed.score for seed in seeds}
+                for task, seeds in zip(tasks, self.scored.tasks, strict=True)
+            },
+            "diverged": [seed.name for seed in self.scored.seeds if seed.diverged],
+            **{name: each and each.fields for name, each in estimates.items()},
+            "probability_of_improvement": self.improvement and self.improvement.fields,
+            "first_reached": {
+                # an infinite median becomes null
+                unit: {"median": when.median, "seeds": when.reached, "of": when.seeds}
+                for unit, when in self.first_reached.items()
+            },
+            "verdict": self.verdict,
+        }
+
 
 class Comparison(NamedTuple):
     """Everything that is printed and drawn."""
@@ -107,9 +128,35 @@ class Comparison(NamedTuple):
     notes: list[str]
 
     @property
+    def heads(self) -> list[str]:
+        """The names of cells; one group alone has no difference."""
+        word = "better" if self.metric == RETURN else "higher"
+        return ["seeds", "mean", "IQM", "difference", word][: 5 if len(self.rows) > 1 else 3]
+
+    @property
+    def legend(self) -> list[str]:
+        """What the cells are."""
+        base, word = self.rows[0].name, self.heads[-1]
+        text = f"Difference: of the IQMs, to {base}; {word}: how probably a seed scores higher than one of {base}."
+        return [self.score, text] if len(self.rows) > 1 else [self.score]
+
+    @property
     def sentences(self) -> list[str]:
         """What the numbers say, and what to know about them."""
         return [*(f"{row.verdict}." for row in self.rows[1:]), *self.notes]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Everything as plain values, as t3d compare --json prints it."""
+        return {
+            "metric": self.metric,
+            "score": self.score,
+            "relative": len(self.tasks) > 1,  # whether scores are relative to the first group's mean on each task
+            "tasks": self.tasks,
+            "threshold": self.threshold,
+            "groups": [row.fields(self.tasks) for row in self.rows],
+            "notes": self.notes,
+        }
 
     def plot(self) -> Figure:
         """Draws curves, scores and performance profiles."""
@@ -125,9 +172,11 @@ class Comparison(NamedTuple):
 
 
 def score_table(comparison: Comparison) -> Html:
-    """Returns a row for each group."""
-    heads = ("group", "seeds", "mean", "IQM", "difference", "better")
-    return table(heads, [[row.name, *row.cells] for row in comparison.rows])
+    """Returns a row for each group, and what its cells are."""
+    heads, (score, *apart) = comparison.heads, comparison.legend
+    meaning = " ".join([score, "In brackets 95 % intervals over seeds. IQM: interquartile mean.", *apart])
+    rows = [[row.name, *row.cells[: len(heads)]] for row in comparison.rows]
+    return element("div", None, table(("group", *heads), rows), element("p", {"class": "quiet"}, meaning))
 
 
 def compare(

@@ -14,6 +14,7 @@ from t3d.events import EpisodeEnd
 from t3d.insight.statistics import Array, band, mean, on_common_steps
 from t3d.store.columns import Columns
 from t3d.store.metrics import Metric, Series
+from t3d.types import sample_std
 
 MOST_BANDED = 200  # points of a mean: an interval at each costs more than all the rest; chosen
 
@@ -36,6 +37,7 @@ class Window(NamedTuple):
     points: int = 600
     first: float = -np.inf  # step
     last: float = np.inf
+    deviation: bool = False  # whether bands are one standard deviation over seeds, not the interval of their mean
 
 
 class MemberCurve(NamedTuple):
@@ -62,13 +64,17 @@ def member_curves(run: DrawnRun, metric: Metric, every: int = 0) -> list[MemberC
     return [MemberCurve(run, member, curve._replace(times=curve.times - run.started)) for member, curve in series]
 
 
-def lines(pool: Sequence[DrawnRun], metric: Metric, window: Window) -> list[dict[str, Any]]:
-    """Returns a line for each combination of a sweep, one otherwise; the seeds of several runs are pooled."""
+def lines(pool: Sequence[DrawnRun], metric: Metric, window: Window, only: Member | None = None) -> list[dict[str, Any]]:
+    """Returns a line for each combination of a sweep, one otherwise, or that of a member.
+
+    The seeds of several runs are pooled.
+    """
     groups: dict[Values | None, list[MemberCurve]] = {}
     for run in pool:
         every = run.cfg.log.every_steps if metric.kind is EpisodeEnd and metric.is_share else 0
         for curve in member_curves(run, metric, every):
-            groups.setdefault(None if curve.member is None else curve.member.values, []).append(curve)
+            if only is None or curve.member in (only, None):
+                groups.setdefault(None if curve.member is None else curve.member.values, []).append(curve)
     return [
         {
             "runs": [run.name for run in pool],
@@ -120,17 +126,19 @@ def _mean(living: Sequence[Series], window: Window) -> dict[str, Any] | None:
     if not len(steps):
         return None
     middle = values.mean(axis=0)
-    kept = thinned(middle, min(window.points, MOST_BANDED) if len(curves) > 1 else window.points)
-    low: list[float] | None
-    low = high = None
-    if len(curves) > 1:
-        _, lows, highs = band(mean, values[:, kept])
-        low, high = lows.tolist(), highs.tolist()
-    elif curves[0].spread is not None:
-        spread = np.interp(steps, curves[0].steps, curves[0].spread)[kept]
-        low, high = (middle[kept] - spread).tolist(), (middle[kept] + spread).tolist()
+    if len(curves) > 1 and not window.deviation:
+        kept = thinned(middle, min(window.points, MOST_BANDED))
+        _, low, high = band(mean, values[:, kept])
+        ends = {"low": low.tolist(), "high": high.tolist()}
+    else:
+        kept, spread = (
+            thinned(middle, window.points),
+            sample_std(values, axis=0) if len(curves) > 1 else curves[0].spread,
+        )
+        ways = {"low": -1, "high": 1}
+        ends = {name: None if spread is None else (middle + way * spread)[kept].tolist() for name, way in ways.items()}
     seconds = np.mean([np.interp(steps[kept], curve.steps, curve.times) for curve in curves], axis=0)
-    return {**_points(steps[kept], seconds, middle[kept]), "low": low, "high": high}
+    return {**_points(steps[kept], seconds, middle[kept]), **ends}
 
 
 def _points(steps: Array, seconds: Array, y: Array) -> dict[str, list[Any]]:

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from t3d.config.metrics import RETURN
-from t3d.config.sweeps import Values, by_values, counted, short, swept, value_text
+from t3d.config import Member
+from t3d.config.metrics import RETURN, SUCCESS, parse_metrics
+from t3d.config.sweeps import by_values, counted, short, swept, value_text
 from t3d.errors import UserError
 from t3d.files import readable
-from t3d.insight.curves import DrawnRun, MemberCurve, member_curves
-from t3d.insight.drawing import STEPS, VALUES, drawing, look, save
+from t3d.insight.curves import DrawnRun, Window, lines
+from t3d.insight.drawing import drawing, look, save
 from t3d.insight.groups import joined, pooled
-from t3d.insight.statistics import Array, differ, on_common_steps
+from t3d.insight.report_charts import MOST_BANDED, Labelled, draw_lines, ending_highest
+from t3d.insight.statistics import differ
 from t3d.store.columns import read_metric
-from t3d.store.metrics import Metric, Series, parse_metric
+from t3d.store.metrics import Metric, parse_metric
 from t3d.store.reader import Run
-from t3d.types import sample_std
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_DRAWN, DRAWN_OF_MORE = 24, 12  # combinations of a sweep: one for each colour and style; the second is chosen
-MOST_INSIDE = 6  # lines whose legend and bands fit into the axes; chosen
+ALL = Window(points=10**9, deviation=True)  # of steps and reports
 LABELS = {"steps": "environment steps per seed", "time": "minutes since the first evaluation or report"}
-
-
-class Line(NamedTuple):
-    """A line of the plot: the mean of some members."""
-
-    members: list[Series]
-    diverged: list[Series]  # drawn one by one, up to where they stopped
-    label: str
-    label_diverged: str = ""
-    of_sweep: bool = False  # else each member is drawn too, as a thin line
 
 
 def plot_curves(runs: Sequence[Run], out: Path, **how: Any) -> None:
@@ -64,20 +52,20 @@ def draw_curves(
     for run in runs if metric == RETURN else ():
         run.best_member()  # raises if there is nothing to plot
     pools = pooled(runs) if pool and seed is None else [[run] for run in runs]
-    lines = _lines(pools, metric, seed)
-    banded = len(lines) <= MOST_INSIDE
-    with drawing(_size(lines)) as figure:
+    drawn = _lines(pools, metric, seed)
+    banded = len(drawn) <= MOST_BANDED
+    with drawing(_size(drawn)) as figure:
         axes = figure.subplots()
-        for index, line in enumerate(lines):
-            _plot_line(axes, line, look(index), x, smooth, banded=banded)
+        draw_lines(axes, drawn, look, x, smooth, seeds=True)
         if x == "steps" and len(pools) == 1:
             start = runs[0].cfg.steps_before_learning
             axes.axvline(start, color="#999999", linewidth=0.8, linestyle=":", label="learning starts")
         axes.set_title(_title(runs, seed, smooth))
         axes.set_xlabel(LABELS[x])
-        axes.set_ylabel("mean return in evaluation, no noise" if metric == RETURN else metric)
-        axes.xaxis.set_major_formatter(VALUES if x == "time" else STEPS)
-        axes.yaxis.set_major_formatter(VALUES)
+        of_first_set = {RETURN, SUCCESS, *(name for run in runs for name in parse_metrics(run.cfg.env.metrics))}
+        sets = {run.cfg.eval.set_names[0] for run in runs if metric in of_first_set}
+        in_set = "".join(f" ({name})" for name in sorted(sets) if name)
+        axes.set_ylabel(f"mean return in evaluation{in_set}, no noise" if metric == RETURN else f"{metric}{in_set}")
         axes.grid(alpha=0.3)
         if parse_metric(metric).is_share:
             axes.set_ylim(-0.04, 1.04)  # where a band of one deviation may go beyond
@@ -90,49 +78,49 @@ def draw_curves(
     return figure
 
 
-def _lines(pools: Sequence[Sequence[Run]], name: str, seed: int | str | None) -> list[Line]:
+def _lines(pools: Sequence[Sequence[Run]], name: str, seed: int | str | None) -> list[Labelled]:
     """Returns one line for each pool of runs, in a sweep one for each combination of values; or those of one member."""
-    runs = [run for pool in pools for run in pool]
-    metrics, columns = read_metric([run.path for run in runs], name)
-    lines = []
+    metrics, columns = read_metric([run.path for pool in pools for run in pool], name)
+    drawn = list[Labelled]()
     for pool in pools:
-        drawn = [DrawnRun(readable(run.path.name), columns[run.path]) for run in pool]
-        of_run = f"{joined([run.name for run in drawn])}: " if len(pools) > 1 else ""
+        runs = [DrawnRun(readable(run.path.name), columns[run.path]) for run in pool]
+        of_run = f"{joined([run.name for run in runs])}: " if len(pools) > 1 else ""
+        only = None if seed is None else pool[0].member(seed)
+        seeds = 0 if only else sum(len(run.cfg.seeds) for run in pool)
         for metric in metrics:
-            prefix = of_run + (f"{metric.entry}: " if len(metrics) > 1 else "")
-            curves = [curve for run in drawn for curve in member_curves(run, metric)]
-            whole = [curve.series for curve in curves if curve.member is None]
-            if whole:
-                label = f"mean of {len(whole)} runs, ± std" if len(whole) > 1 else "the whole run"
-                lines.append(Line(whole, [], prefix + label))
-            else:
-                chosen = None if seed is None else pool[0].member(seed)
-                groups = {(): [curve for curve in curves if curve.member == chosen]} if chosen else _drawn(curves)
-                seeds = sum(len(run.cfg.seeds) for run in pool)
-                lines += [_line(prefix, values, group, metric, seeds) for values, group in groups.items()]
-    if len(metrics) > 1 and len(lines) > MOST_DRAWN:
+            prefix, of_metric = of_run + (f"{metric.entry}: " if len(metrics) > 1 else ""), list[Labelled]()
+            for line in lines(runs, metric, ALL, only):
+                label, lost = _labels(line, metric, seeds)
+                of_metric.append(Labelled(prefix + label, line, prefix + lost))
+            drawn += of_metric if len(of_metric) <= MOST_DRAWN else ending_highest(of_metric, DRAWN_OF_MORE)
+    if len(metrics) > 1 and len(drawn) > MOST_DRAWN:
         names = joined([metric.name for metric in metrics])
-        raise UserError(f"{name} would make {len(lines)} lines; choose one of its entries: {names}")
-    return lines
+        raise UserError(f"{name} would make {len(drawn)} lines; choose one of its entries: {names}")
+    return drawn
 
 
-def _line(prefix: str, values: Values, members: Sequence[MemberCurve], metric: Metric, seeds: int) -> Line:
-    """Returns the line of members of the same values, and says how many seeds it is the mean of and where it ends."""
-    living, diverged = ([curve for curve in members if curve.diverged is gone] for gone in (False, True))
-    numbers = ", ".join(str(curve.member.seed) for curve in diverged if curve.member)
-    lost, label = f"seed{'s' if len(diverged) > 1 else ''} {numbers} diverged", _members_in_words(living, metric)
-    if values:
+def _labels(line: Mapping[str, Any], metric: Metric, seeds: int) -> tuple[str, str]:
+    """Says what a line is the mean of, of how many seeds (0: of a named one) and where it ends; and which diverged."""
+    values, members = line["values"], line["members"]
+    if members[0]["member"] is None:
+        return f"mean of {len(members)} runs, ± std" if len(members) > 1 else "the whole run", ""
+    living, diverged = ([member for member in members if member["diverged"] is gone] for gone in (False, True))
+    numbers = ", ".join(str(member["seed"]) for member in diverged)
+    lost = f"seed{'s' if len(diverged) > 1 else ''} {numbers} diverged"
+    titles = [Member(member["seed"], tuple(values.items())).title for member in living]
+    label = f"mean of {len(living)} seeds, ± std over seeds; thin: single seeds"
+    if len(living) == 1 and (not values or not seeds):
+        label = titles[0] + (", ± std of its episodes" if metric.name == RETURN else "")
+    elif values:
         # of several settings only the values: the legend's title has their names
-        names = [f"{short(field)}={value_text(value)}" for field, value in values]
-        combination = names[0] if len(values) == 1 else ", ".join(value_text(value) for _, value in values)
+        names = [f"{short(field)}={value_text(value)}" for field, value in values.items()]
+        combination = names[0] if len(values) == 1 else ", ".join(map(value_text, values.values()))
         count = f"{len(living)} of {seeds} seeds" if len(living) < seeds else counted(seeds, "seed")
         lost, label = f"{combination}: {lost}", f"{combination} ({count})"
-    ends = [float(curve.series.steps[-1]) for curve in living]
+    ends = [member["steps"][-1] for member in living]
     if differ(ends):  # some of its seeds went on
-        first = living[ends.index(min(ends))].member
-        label += f"; to step {min(ends):,.0f}, where {first and first.title} ends"
-    columns = [curve.series for curve in living], [curve.series for curve in diverged]
-    return Line(*columns, prefix + label, prefix + lost, of_sweep=bool(values))
+        label += f"; to step {min(ends):,.0f}, where {titles[ends.index(min(ends))]} ends"
+    return label, lost
 
 
 def _legend_title(pools: Sequence[Sequence[Run]], *, banded: bool) -> str | None:
@@ -141,77 +129,21 @@ def _legend_title(pools: Sequence[Sequence[Run]], *, banded: bool) -> str | None
     return "\n".join([*(names for names in grids if ", " in names), *mean]) or None
 
 
-def _drawn(curves: Sequence[MemberCurve]) -> dict[Values, list[MemberCurve]]:
-    """Returns the combinations to draw: all, or of very many those with the highest last values."""
-    groups: dict[Values, list[MemberCurve]] = {}
-    for curve in curves:
-        groups.setdefault(curve.member.values if curve.member else (), []).append(curve)
-    if len(groups) <= MOST_DRAWN:
-        return groups
-
-    def last(values: Values) -> float:
-        living = [curve.series.values[-1] for curve in groups[values] if not curve.diverged]
-        return fmean(living) if living else -np.inf
-
-    best = sorted(groups, key=last, reverse=True)[:DRAWN_OF_MORE]
-    return {values: members for values, members in groups.items() if values in best}
-
-
-def _members_in_words(curves: Sequence[MemberCurve], metric: Metric) -> str:
-    if len(curves) == 1 and curves[0].member:
-        return f"{curves[0].member.title}{', ± std of its episodes' if metric.name == RETURN else ''}"
-    return f"mean of {len(curves)} seeds, ± std over seeds; thin: single seeds"
-
-
-def _size(lines: Sequence[Line]) -> tuple[float, float]:
+def _size(drawn: Sequence[Labelled]) -> tuple[float, float]:
     """The size of the figure in inches, with room for a legend beside the axes if there are many lines."""
-    if len(lines) <= MOST_INSIDE:
+    if len(drawn) <= MOST_BANDED:
         return 7.5, 4.5
-    entries = len(lines) + sum(bool(line.diverged) for line in lines)
-    longest = max(len(line.label_diverged if line.diverged else line.label) for line in lines)
+    lost = [labelled.lost for labelled in drawn if any(member["diverged"] for member in labelled.line["members"])]
+    names = [*(labelled.label for labelled in drawn if labelled.line["mean"]), *lost]
+    entries, longest = len(names), max(map(len, names))
     return 8.2 + 0.075 * longest, max(4.5, 1.2 + 0.19 * entries)
 
 
 def _title(runs: Sequence[Run], seed: int | str | None, smooth: int) -> str:
     title = " and ".join(dict.fromkeys(f"{run.cfg.rule_title} on {run.cfg.env.title}" for run in runs))
-    title += f", averaged over {smooth} evaluations" if smooth > 1 else ""
+    title += f", averaged over {smooth} reports" if smooth > 1 else ""
     for run in runs if seed is None else ():
         count = len(by_values(run.evals))
         if count > MOST_DRAWN:
             title += f"\nthe {DRAWN_OF_MORE} of {count} combinations with the highest means of last evaluations"
     return title
-
-
-def _plot_line(axes: Any, line: Line, style: dict[str, Any], x: str, smooth: int, *, banded: bool) -> None:
-    """Draws the mean, its members thinly, and each member that has diverged up to where it stopped."""
-    colour = style["color"]
-    if line.members:
-        positions, values, band = _curves_of(line.members, x, smooth)
-        mean = values.mean(axis=0)
-        marker = "o" if len(mean) == 1 else ""  # a line of one point cannot be seen
-        axes.plot(positions, mean, **style, linewidth=2, marker=marker, label=line.label)
-        if band is not None and (not line.of_sweep or (banded and len(line.members) > 1)):
-            axes.fill_between(positions, mean - band, mean + band, color=colour, alpha=0.2, linewidth=0)
-    for member in line.members if not line.of_sweep and len(line.members) > 1 else []:
-        positions, values, _ = _curves_of([member], x, smooth)  # over its own length, which may be more than all have
-        axes.plot(positions, values[0], color=colour, linewidth=0.6, alpha=0.5)
-    for number, member in enumerate(line.diverged):
-        positions, values, _ = _curves_of([member], x, smooth)
-        label = "" if number else line.label_diverged
-        axes.plot(positions, values[0], color=colour, linewidth=0.6)
-        axes.plot(positions[-1:], values[0, -1:], "x", color=colour, markersize=9, label=label)
-
-
-def _curves_of(members: list[Series], x: str, smooth: int) -> tuple[Array, Array, Array | None]:
-    """Returns positions (T,) that all members have reached, values (members, T) and their deviation (T,)."""
-    steps, values = on_common_steps(members)
-    band = sample_std(values, axis=0) if len(members) > 1 else members[0].spread
-    minutes = [np.interp(steps, series.steps, series.times - series.times[0]) / 60 for series in members]
-    positions = steps if x == "steps" else np.mean(minutes, axis=0)
-    smoothed = np.array([_average(row, smooth) for row in values])
-    return positions, smoothed, None if band is None else _average(band, smooth)
-
-
-def _average(row: Array, width: int) -> Array:
-    """Averages each value with the ones before it, at most width in total."""
-    return np.array([row[max(0, end - width) : end].mean() for end in range(1, len(row) + 1)])

@@ -18,7 +18,7 @@ from t3d.insight.html import Html, document, element, folded, joined, listed, se
 from t3d.insight.ranges import range_rows
 from t3d.insight.report_charts import charts
 from t3d.insight.report_facts import MOST_VIDEO_BYTES, Best, Facts, Video, card, fresh_mean, gather, verdict
-from t3d.insight.wording import IN_HEADING, members_text, metric_text, number_text, size_text, source_of
+from t3d.insight.wording import IN_HEADING, members_text, metric_texts, number_text, size_text, source_of
 from t3d.store.best import Fresh
 from t3d.store.details import changed_settings, config_source, difference, session_of
 from t3d.store.summary import Summary
@@ -93,18 +93,12 @@ def _run(facts: Facts, number: int, comparison: Html | None, curves: Html | None
 
 
 def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
-    base = comparison.rows[0].name
-    meaning = (
-        f"{comparison.score} In brackets 95 % intervals over seeds. IQM: interquartile mean. Difference: of the IQMs, "
-        f"to {base}; better: how probably a seed scores higher than one of {base}."
-    )
     settings = difference({facts.name: facts.summary for facts in runs}) if len(runs) > 1 else {}
     differing = [[key, *(_value(row[facts.name]) for facts in runs)] for key, row in settings.items()]
     return section(
         f"Comparison on {', '.join(comparison.tasks)}",
         element("div", {"class": "verdict"}, listed(comparison.sentences)),
         score_table(comparison),
-        element("p", {"class": "quiet"}, meaning),
         element("h3", None, "Settings in which the runs differ") if differing else None,
         table(("setting", *(facts.name for facts in runs)), differing, "words") if differing else None,
     )
@@ -112,19 +106,18 @@ def _comparison(comparison: Comparison, runs: Sequence[Facts]) -> Html:
 
 def _fresh(fresh: Fresh, choice: Choice | None) -> Html:
     numbers = [number_text(value) for value in (fresh.std, fresh.lowest, fresh.highest, fresh.mean_length)]
-    numbers += [metric_text(name, value) for name, value in fresh.metrics.items()]
-    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length", *fresh.metrics)
+    metrics = metric_texts(fresh.metrics)
+    heads = ("episodes", "mean return", "std", "lowest", "highest", "mean length", *metrics)
     meaning = (
         "In brackets the 95 % interval of the mean over episodes of this one policy; training again would give another "
         "policy."
     )
-    parts = [table(heads, [[str(fresh.episodes), fresh_mean(fresh), *numbers]])]
+    parts = [table(heads, [[str(fresh.episodes), fresh_mean(fresh), *numbers, *metrics.values()]])]
     parts.append(element("p", {"class": "quiet"}, meaning))
     if choice is not None:
-        ranked = sorted(choice.mean_returns.items(), key=lambda pair: -pair[1])
         which = "these" if fresh.of > 1 else f"{choice.episodes} other"
         parts.append(element("p", None, f"All seeds' best policies on {which} fresh episodes:"))
-        parts.append(table(("", "mean return"), [[member.title, number_text(value)] for member, value in ranked]))
+        parts.append(table(("", "mean return"), [[member.title, choice.text(member)] for member in choice.ranked]))
     return section("Returns on fresh episodes", *parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from t3d.alarms.watch import alarm_lines, notes_in_words
 from t3d.config import Member
-from t3d.config.metrics import RETURN
+from t3d.config.metrics import Criterion
 from t3d.config.sweeps import counted, swept, values_title
 from t3d.errors import UserError
 from t3d.events import ActorEvent, Alarm, Note, Resumed
@@ -25,7 +25,7 @@ from t3d.store.best import Fresh, read_fresh
 from t3d.store.columns import Columns, read_columns
 from t3d.store.details import messages_of, videos_of
 from t3d.store.log import journal_lines, prefixes
-from t3d.store.metrics import highest, last_means
+from t3d.store.metrics import best_of, highest, last_means
 from t3d.store.reader import Run, open_run
 from t3d.store.summary import Summary, read_summary
 from t3d.types import mean_metrics
@@ -183,9 +183,11 @@ def fresh_in_words(facts: Facts) -> str:
     title = f"The best policy of {best.member.title}, of step {about['step']:,},"
     evaluated = ""
     if isinstance(about.get("mean_return"), float):
-        by, of = facts.run.cfg.eval.best_by, facts.run.compared_evals(best.member)
-        which = f"the highest of {of}" if by == RETURN else f"chosen by {by} from {of}"
-        evaluated = f" Its best evaluation was {number_text(about['mean_return'])}, {which}."
+        by, of = facts.run.cfg.criterion, facts.run.compared_evals(best.member)
+        which = f"the highest of {of}" if by == Criterion() else f"chosen by {facts.run.cfg.eval.best_by} from {of}"
+        known = best_of(facts.run.evals[best.member]).metrics
+        score = metrics_text({by.metric: known[by.metric]} if by.metric in known else {})
+        evaluated = f" Its best evaluation was {number_text(about['mean_return'])}{score}, {which}."
     if fresh is None:
         return f"{title} has played no fresh episodes yet; t3d eval {facts.run.path} plays them.{evaluated}"
     untrained = "" if about["updates"] else " No evaluation beat this one, which is untrained."

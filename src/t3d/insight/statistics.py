@@ -36,6 +36,11 @@ class Estimate(NamedTuple):
     value: float
     interval: Interval | None  # None: a task has one seed, which says nothing about others
 
+    @property
+    def fields(self) -> dict[str, float | None]:
+        low, high = self.interval or (None, None)
+        return {"value": self.value, "low": low, "high": high}
+
 
 class Reached(NamedTuple):
     """When seeds first reached a threshold, in the unit asked for."""

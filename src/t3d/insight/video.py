@@ -27,10 +27,13 @@ from t3d.policy.files import read_policy
 from t3d.run.background import begin
 from t3d.seeds import derive
 from t3d.store.log import remembered_files
+from t3d.types import EpisodeResult
+from t3d.world.batch import SingleEnvs
+from t3d.world.evaluate import play_episodes
 from t3d.world.fingerprint import check_fits
 from t3d.world.guard import EnvFactory, Environment, close_quietly
 from t3d.world.make import env_factory, own_names
-from t3d.world.pixels import with_pixels
+from t3d.world.pixels import picture_in, with_pixels
 from t3d.world.simulators import choose_graphics, graphics_hint
 
 Frame = NDArray[np.uint8]
@@ -44,15 +47,16 @@ def record(
 ) -> float:
     """Records an mp4 of the given episodes, or steps if these end first; returns the mean return of whole episodes."""
     env = Environment(with_pixels(open_renderable(cfg, make_env), cfg), "the environment being recorded", cfg)
-    returns: list[float] = []
+    ended: list[EpisodeResult] = []
     try:
         check_fits(policy, env.guard.spec, cfg.id)
         seeds = [derive(seed, "video", episode) for episode in range(episodes)]
         fps = int(env.gym.metadata.get("render_fps") or DEFAULT_FPS) // env.action_repeat  # a frame for all repetitions
-        _write(out, _frames(policy, env, seeds, steps, returns), max(1, fps))
+        playing = play_episodes(policy.actor, SingleEnvs([env], env_factory, cfg), seeds, steps)
+        _write(out, _frames(playing, env, steps, ended), max(1, fps))
     finally:
         close_quietly(env, env.guard.where)
-    return float(np.mean(returns))
+    return float(np.mean([episode.total_reward for episode in ended]))
 
 
 def open_renderable(cfg: EnvConfig, make_env: EnvFactory | None = None) -> Any:
@@ -62,14 +66,14 @@ def open_renderable(cfg: EnvConfig, make_env: EnvFactory | None = None) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{cfg.id} cannot be recorded here: {error}{graphics_hint()}") from error
+        raise UserError(f"{cfg.title} cannot be recorded here: {error}{graphics_hint()}") from error
     if getattr(env, "render_mode", None) != "rgb_array" or not isinstance(env, gym.Env):
         raise UserError(
-            f"{cfg.id} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
+            f"{cfg.title} cannot be recorded: make it accept render_mode='rgb_array', keep it in self.render_mode, "
             "and let render() return an image"
         )
     if getattr(env.unwrapped.render, "__func__", None) is gym.Env.render:
-        raise UserError(f"{cfg.id} cannot be recorded: it has no render()")
+        raise UserError(f"{cfg.title} cannot be recorded: it has no render()")
     track(env)
     return env
 
@@ -102,26 +106,20 @@ def track(env: Any) -> None:
 
 
 def _frames(
-    policy: SavedPolicy, env: Environment, seeds: list[int], steps: int, returns: list[float]
+    playing: Iterator[list[EpisodeResult]], env: Environment, steps: int, ended: list[EpisodeResult]
 ) -> Iterator[Frame]:
-    """Yields the frames and appends to returns, that of an unfinished episode only if there is no other."""
-    for episode, seed in enumerate(seeds):
-        observation, total, over = env.reset(seed, episode), 0.0, False
-        yield _picture(env, observation)
-        while steps and not over:
-            result = env.step(policy.actor(observation[None])[0])
-            observation, over = result.observation, result.terminated or result.truncated
-            steps, total = steps - 1, total + result.reward
-            yield _picture(env, observation)
-        if over or not returns:
-            returns.append(total)
+    """Yields a frame before each of so many steps, and one where they or an episode end; notes which have ended."""
+    for episodes in playing:
+        ended += episodes
+        yield _picture(env)
         if not steps:
             return
+        steps -= not episodes  # it comes next, unless another episode does
 
 
-def _picture(env: Environment, observation: NDArray[Any]) -> Frame:
+def _picture(env: Environment) -> Frame:
     """What people see and, beside it, the newest images that the policy sees."""
-    picture, spec = _render(env), env.guard.spec
+    picture, observation, spec = _render(env), env.guard.last, env.guard.spec
     frame = observation[observation.size - spec.frame_size :]
     picture = beside(
         [picture, *(_in_colour(frame[image.start : image.stop].reshape(image.shape)) for image in spec.images)]
@@ -150,15 +148,10 @@ def _in_colour(image: Frame) -> Frame:
 
 def _render(env: Environment) -> Frame:
     try:
-        frame = np.asarray(env.gym.render())
+        rendered = env.gym.render()
     except Exception as error:
         raise UserError(f"the environment cannot be rendered here: {error}{graphics_hint()}") from error
-    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
-        raise UserError(
-            "render() must return an image (height, width, 3) of uint8; it returned one of shape "
-            f"{frame.shape} and type {frame.dtype}"
-        )
-    return frame
+    return picture_in(rendered, "a video")
 
 
 def _write(out: Path, frames: Iterator[Frame], fps: int) -> None:

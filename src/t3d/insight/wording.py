@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from t3d import events
+from t3d.alarms.watch import alarm_heading, alarm_text
 from t3d.config import Config, flat
 from t3d.config.fields import settings_where
 from t3d.config.metrics import SUCCESS
@@ -32,8 +34,13 @@ def metric_text(name: str, value: float) -> str:
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Formats metrics to follow a return: ", success 92 %, energy 12.3"."""
-    success_first = sorted(metrics.items(), key=lambda item: item[0] != SUCCESS)
-    return "".join(f", {name} {metric_text(name, value)}" for name, value in success_first)
+    return "".join(f", {name} {text}" for name, text in metric_texts(metrics).items())
+
+
+def metric_texts(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Formats each metric; success comes first."""
+    names = sorted(metrics, key=lambda name: name != SUCCESS)
+    return {name: metric_text(name, metrics[name]) for name in names}
 
 
 def returned(fresh: Fresh) -> str:
@@ -49,6 +56,32 @@ def estimated(estimate: Estimate | None, text: Callable[[float], str] = number_t
         return ""
     within = "no interval" if estimate.interval is None else ", ".join(map(text, estimate.interval))
     return f"{text(estimate.value)} [{within}]"
+
+
+def notice_of(event: events.Event, who: str) -> tuple[str, str, str] | None:  # noqa: PLR0911 (one for each kind)
+    """Says what an event tells at once, as a label, its colour and a text; None: nothing. who is whom it is about."""
+    match event:
+        case events.Saved() if event.reason == "asked":
+            return "", "", f"saved at step {event.step:,}: {event.checkpoint}"
+        case events.Paused():
+            return "", "", f"paused at step {event.step:,}, as asked; Ctrl-C stops the run"
+        case events.Continued():
+            return "", "", f"continues at step {event.step:,} after {event.paused_seconds:,.0f} s"
+        case events.SaveFailed():
+            return "not saved:", "red", f"{event.text}; the run continues ({event.failures} failed so far)"
+        case events.BadValueFound():
+            where = f"{who or 'the run'}, environment {event.env}, episode {event.episode}, step {event.episode_step}"
+            answer = {"skip": "the episode ends", "clip": "fixed"}.get(event.handling, event.handling)
+            return "bad value", "yellow", f"no. {event.count}: {where}: {event.text} ({answer})"
+        case events.SeedStopped():
+            return f"{who} has diverged", "red", f"at step {event.step:,}: {event.text}; it stops"
+        case events.ActorEvent():
+            return f"actor {event.actor}", "yellow", f"{event.what} at step {event.step:,}: {event.text}"
+        case events.Alarm():
+            return f"{alarm_heading(event, who)}:", "yellow", alarm_text(event)
+        case events.Note():
+            return "note:", "yellow", event.text
+    return None
 
 
 def source_of(key: str, value: Any, preset_name: str) -> str:

@@ -100,8 +100,10 @@ class Child:
             self._process.wait(HURRY)
 
     def close(self) -> None:
-        """Lets go of it; if it still runs, it finishes and ends by itself."""
+        """Lets go of it; if it still runs, it finishes and ends by itself, and something waits for that."""
         self.end()
+        if self.code is None:
+            threading.Thread(target=self._process.wait, daemon=True).start()
         self._output.close()
 
 

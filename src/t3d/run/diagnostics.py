@@ -57,7 +57,7 @@ class Diagnostics:
 
     def _of_batch(self, trace: Any) -> Metrics:
         learner, memory = self.parts.learner, self.parts.memory
-        batch, _ = learner.last_update_inputs
+        batch, _ = learner.engine.inputs
         pi = getattr(trace, "pi", None)
         if pi is None or pi.shape != batch.a.shape:
             with torch.no_grad():
@@ -85,7 +85,7 @@ class Diagnostics:
     def _of_networks(self, copy: AgentCopy) -> Metrics:
         """What the newest update would do to the agent now."""
         learner, members = self.parts.learner, self.parts.learner.members
-        copy.update(*learner.last_update_inputs, learner.cfg)
+        copy.update(*learner.engine.inputs, learner.cfg)
         before, after = measure.first_moments(learner.agent), measure.first_moments(copy.agent)
         gradients = {name: norms(gradient(moment, after[name]), members) for name, moment in before.items()}
         weights = {name: norms(network.flat, members) for name, network in networks(learner.agent).items()}

@@ -178,7 +178,7 @@ class LiveRun(Iterator[Event], AbstractContextManager["LiveRun"]):
 
     def __repr__(self) -> str:
         if self.path is None:
-            return "<a run that has not begun: loop over it>"
+            return "<a run that has not begun: call finish(), or loop over it>"
         state = "has ended" if self._has_ended else "waits for its loop" if self in _alive else "was left"
         return f"<the run {self.path}, at step {self.step:,}, {state}>"
 

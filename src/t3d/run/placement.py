@@ -113,7 +113,7 @@ def replay_device(cfg: Config, spec: Spec) -> str:
     learning = agents * (learned * BYTES_PER_VALUE * COPIES_IN_LEARNING + batch_bytes(cfg, spec))
     fewer = f"train fewer {noun(cfg.members)}s at once"
     if learning > room[cfg.device]:
-        smaller = "batch_size or the images" if spec.images else "actor_hidden and critic_hidden"
+        smaller = f"{cfg.section}.batch_size or the images" if spec.images else "actor_hidden and critic_hidden"
         raise UserError(
             f"training the networks needs {learning / 2**30:,.1f} GiB and {room[cfg.device] / 2**30:,.1f} GiB are "
             f"free; make {smaller} smaller, or {fewer}"

@@ -17,7 +17,7 @@ from t3d.modules import is_own
 from t3d.run.goal import Goal
 from t3d.run.parts import Loaded
 from t3d.store.checkpoint import Checkpoint, newest
-from t3d.store.folder import LOGS, worth_keeping
+from t3d.store.folder import FIRST_LINE, LOGS, worth_keeping
 from t3d.store.log import last_event
 
 CHANGED = settings_where(Config, lambda about: about.get("resume") == "changed")  # by its flag or in config.toml
@@ -90,7 +90,8 @@ def _contents(checkpoint: Checkpoint) -> tuple[Loaded | None, Config, int, bool]
         progress = to_fields(state["progress"])
         step = to_count(progress["step"])
         is_evaluated = to_count(progress["evaluated"], least=-1) == step
-        lengths = {name: to_count(to_fields(state["logs"])[name]) for name in LOGS}
+        logs = to_fields(state["logs"])
+        lengths = {name: to_count(logs[name]) for name in (*LOGS, *{FIRST_LINE} & logs.keys())}
         return Loaded(checkpoint, state, lengths), merge(Config(), to_fields(state["config"])), step, is_evaluated
     except CORRUPT_ERRORS as error:
         raise UserError(f"{checkpoint.path} is not a checkpoint that T3D wrote ({error})") from None

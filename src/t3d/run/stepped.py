@@ -61,7 +61,7 @@ class SteppedRun:
     def begin(self, total_steps: int, path: Path | None = None, governor: Governor | None = None) -> None:
         """Creates the folder of the run, which is said to take so many steps; a governor may call for other updates."""
         parts, total_steps = self.parts, max(total_steps, self.requested.random_steps + 1)
-        said, requested = (replace(cfg, total_steps=total_steps) for cfg in (parts.cfg, self.requested))
+        limited, requested = (replace(cfg, total_steps=total_steps) for cfg in (parts.cfg, self.requested))
         requests = Requests(threading.Event(), threading.Event())
         with ExitStack() as opened:
             if path is None:
@@ -72,11 +72,11 @@ class SteppedRun:
                 raise UserError(f"{path} holds a run already; give another folder")
             with self.surroundings.for_updates(builds=True):
                 parts.learner.prepare()
-            folder = opened.enter_context(closing(RunFolder(path, said, parts.collector.spec, requested=requested)))
+            folder = opened.enter_context(closing(RunFolder(path, limited, parts.collector.spec, requested=requested)))
             self._saver = NotSaved(parts, folder, None, self.surroundings)
             training = training_of(parts, self._saver, requests, opened, self.notes)
             notes = [Note(step=0, text=text) for text in training.notes]
-            start = Start(**{**parts.about(folder), "config": to_dict(said)})
+            start = Start(**{**parts.about(folder), "config": to_dict(limited)})
             trainer = Trainer(training, [start, *notes], requests)
             parts.pace.governor = governor or parts.pace.governor
             self._opened.push(opened.pop_all())

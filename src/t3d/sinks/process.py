@@ -13,15 +13,16 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import methodcaller
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from t3d.config import Config, RuleConfig, TD3Config, load_config
+from t3d.config import Config, RuleConfig, TD3Config, load_config, merge_named
 from t3d.config.metrics import SUCCESS
-from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Logged, Update
+from t3d.errors import UserError
+from t3d.events import ActingEvent, Diagnosed, EpisodeEnd, Eval, Event, Logged, SettingsChanged, Update
 from t3d.files import Refused, error_text, open_log, read
 from t3d.run.background import begin
 from t3d.store.lock import try_lock
@@ -33,7 +34,7 @@ LONGEST = 1000  # bytes of that file
 EVERY = 1.0  # seconds between two looks at the log; chosen
 PATIENCE = 60.0
 NICE = 10
-WANTED = prefixes(KINDS)
+WANTED = prefixes((*KINDS, SettingsChanged))
 FOLDERS = {  # before T3D's own names
     **{Eval: "eval", Update: "train", Diagnosed: "diagnostics"},
     **{ActingEvent: "acting", Logged: "logged"},
@@ -63,8 +64,7 @@ class Scalars:
     """Turns events, in their order, into points. Episodes that end in the same step are one point."""
 
     def __init__(self, cfg: Config) -> None:
-        self.members = cfg.members
-        self._settings = {member.name: cfg.settings_of(member) for member in cfg.members}
+        self.members, self._cfg = cfg.members, cfg
         self._episodes = defaultdict[str, deque[EpisodeEnd]](lambda: deque(maxlen=WINDOW))  # by member
         self._counts: dict[str, int] = {}
         self._ended: dict[str, EpisodeEnd] = {}  # by member: its newest episode, as long as no point tells of it
@@ -72,6 +72,9 @@ class Scalars:
     def of(self, event: Event) -> Iterator[Point]:
         """Yields what an event tells; nothing of one that contradicts itself, because a file may say anything."""
         member = member_of(event, self.members)
+        if isinstance(event, SettingsChanged):
+            with suppress(UserError):
+                self._cfg = merge_named(self._cfg, event.values)
         if event.member is None and isinstance(event, Logged | ActingEvent) and not getattr(event, "summary", False):
             yield Point(WHOLE_RUN, event.step, event.time, _values(event))
         if member is None:
@@ -87,7 +90,7 @@ class Scalars:
             return
         values = _values(event)
         if isinstance(event, Update):
-            values |= learning_rates(self._settings[name], event.updates)
+            values |= learning_rates(self._cfg.settings_of(member), event.updates)
             values["time/total_timesteps"] = float(event.step)
         yield Point(name, event.step, event.time, values)
 

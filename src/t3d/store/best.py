@@ -136,10 +136,6 @@ def read_fresh(path: Path) -> FreshResults:
         known = {str(name): Fresh(**result) for name, result in fields["results"].items()}
         current = {name: fresh for name, fresh in known.items() if fresh.policy == _hash_in(path, name)}
         results = FreshResults(str(fields["chosen"]), current, to_fields(fields.get("choice", {})))
-    if not results.choice:  # before 0.6 it was a file of its own
-        with suppress(*CORRUPT_ERRORS):
-            early = unsealed("choice", read(path / "best" / "choice.json", MOST_BYTES), indent=2)
-            results = results._replace(choice=early)
     return results
 
 

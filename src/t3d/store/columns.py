@@ -65,7 +65,7 @@ class Columns:
         self.lock = threading.Lock()
         self._cfg: Config | None = None
         self.pauses: list[tuple[float, float]] = []
-        self._place: log.Position = log.START  # up to here the log is read, but for the parts that are missing
+        self._position: log.Position = log.START  # up to here the log is read, but for the parts that are missing
         self._parts: list[tuple[int, int]] = []  # missing ones, the next one last
         self._begin()
 
@@ -81,7 +81,7 @@ class Columns:
 
     @property
     def size(self) -> int:
-        return self._place.offset - sum(stop - start for start, stop in self._parts)
+        return self._position.offset - sum(stop - start for start, stop in self._parts)
 
     @property
     def nbytes(self) -> int:
@@ -168,26 +168,26 @@ class Columns:
     def _read_on(self) -> bool:
         """Reads a part that is missing or, if none is, what the log has grown by; returns whether there was any."""
         if self._parts:
-            part = log.read_part(self.path, *self._parts[-1], self._place)
+            part = log.read_part(self.path, *self._parts[-1], self._position)
             if part is None:
                 self._begin()
             else:
                 self._take(part, self._parts.pop()[0])
             return True
-        lines, end, restarted = log.read_lines(self.path, self._place)
+        lines, end, restarted = log.read_lines(self.path, self._position)
         if restarted:
             self._begin()
         else:
-            self._take(lines, self._place.offset)
-            self._place = end
+            self._take(lines, self._position.offset)
+            self._position = end
         return restarted or bool(lines)
 
     def _begin(self) -> None:
         """Starts from nothing; a long log is read in parts from all over, so that curves soon show all of the run."""
         self._cfg = None
         end = log.read_end(self.path)
-        self._place = end if end.offset > PART else log.START
-        size, count = self._place.offset, -(-self._place.offset // PART)
+        self._position = end if end.offset > PART else log.START
+        size, count = self._position.offset, -(-self._position.offset // PART)
         order = sorted(range(count - 1), key=lambda part: f"{part:032b}"[::-1])  # first, middle, quarters, eighths
         self._parts = [(part * PART, min(size, part * PART + PART)) for part in (*order[::-1], *range(count)[-1:])]
         self.tables = {kind: Table(kind, self.members) for kind in self.kinds}

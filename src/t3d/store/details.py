@@ -46,16 +46,15 @@ class Result(NamedTuple):
             "diverged": None if stop is None else {"step": stop.step, "text": stop.text},
             "evaluations": len(self.evals),
             **dict.fromkeys(("first", "best", "last")),
-            **{
-                name: {"step": each.step, "updates": each.updates, "mean": each.mean_return, "std": each.std_return}
-                | {"metrics": dict(each.metrics)}
-                for name, each in evals.items()
-            },
-            "sets": {
-                name: {"step": evals[-1].step, "mean": evals[-1].mean_return, "std": evals[-1].std_return}
-                for name, evals in self.other_sets.items()
-            },
+            **{name: _said(evaluation) for name, evaluation in evals.items()},
+            "sets": {name: _said(evals[-1]) for name, evals in self.other_sets.items()},
         }
+
+
+def _said(evaluation: StoredEvaluation) -> dict[str, Any]:
+    mean, std = evaluation.mean_return, evaluation.std_return
+    about = {"step": evaluation.step, "updates": evaluation.updates, "mean": mean, "std": std}
+    return {**about, "metrics": dict(evaluation.metrics)}
 
 
 def results_of(columns: Columns) -> list[Result]:

@@ -26,7 +26,6 @@ import numpy as np
 
 from t3d import events
 from t3d.config import Config, Member, to_toml
-from t3d.config.metrics import parse_metrics
 from t3d.config.settings import SINKS
 from t3d.errors import UserError
 from t3d.files import Refused, clear_leftovers, display_path, error_text, open_log, refuse_link, replace
@@ -37,6 +36,7 @@ from t3d.store.log import last_event
 from t3d.version import __version__
 
 LOGS = ("events.jsonl", "metrics.csv")  # truncated by a resumed run
+FIRST_LINE = "columns"  # the length of the first line of metrics.csv, which may be longer when a run is resumed
 # A run that starts over has its own.
 OF_ONE_RUN = (*LOGS, "checkpoints", "best", "last", "policies", "videos", "video.mp4", "video.json", *SINKS)
 LONGEST_LINE = 2**20  # bytes
@@ -60,11 +60,13 @@ class Log:
     With a length it continues from there: what came after is cut off, and `note` says if something before is missing.
     """
 
-    def __init__(self, path: Path, length: int | None = None) -> None:
-        self.name, self.note = path.name, ""
+    def __init__(self, path: Path, length: int | None = None, first: int | None = None) -> None:
+        self.path, self.name, self.note = path, path.name, ""
         self.lost = 0
         self._file = open_log(path)
         self._length = os.fstat(self._file.fileno()).st_size
+        if length is not None and first is not None:  # the first line had this length then
+            length += len(self.first_line) - first
         end = self._length if length is None else min(length, self._length)
         begin = max(0, end - LONGEST_LINE)
         newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
@@ -82,8 +84,21 @@ class Log:
         return self._length == 0
 
     @property
-    def first_line(self) -> str:
-        return os.pread(self._file.fileno(), LONGEST_LINE, 0).partition(b"\r\n")[0].decode(errors="replace")
+    def first_line(self) -> bytes:
+        return os.pread(self._file.fileno(), LONGEST_LINE, 0).partition(b"\r\n")[0]
+
+    def begin_with(self, line: bytes) -> bool:
+        """Writes another first line, and says whether that was possible."""
+        if self.first_line != line:
+            rest = os.pread(self._file.fileno(), self._length, 0).partition(b"\r\n")[2]
+            try:
+                replace(self.path, line + b"\r\n" + rest)
+                self._file.close()
+                self._file = open_log(self.path)
+            except (OSError, Refused):
+                self.lost += 1
+            self._length = os.fstat(self._file.fileno()).st_size
+        return self.first_line == line
 
     def write(self, text: str) -> None:
         line = text.encode()
@@ -128,7 +143,9 @@ class RunFolder:
             for folder in (path, path / "best", path / "last"):
                 clear_leftovers(folder)
             replace(path / "config.toml", to_toml(dataclasses.replace(cfg, run=unnamed, **placed)).encode())
-            self.events, self._metrics = (Log(path / name, lengths[name] if lengths else 0) for name in LOGS)
+            length = lengths or dict.fromkeys(LOGS, 0)
+            self.events = Log(path / LOGS[0], length[LOGS[0]])
+            self._metrics = Log(path / LOGS[1], length[LOGS[1]], length.get(FIRST_LINE))
             self._journal = Log(path / "journal.jsonl")
             self._logs = (self.events, self._metrics, self._journal)
         except (OSError, Refused) as error:
@@ -160,20 +177,18 @@ class RunFolder:
             self._add_row(event, {**getattr(event, "metrics", {}), **args})
 
     def _add_row(self, event: events.Event, metrics: Mapping[str, Any]) -> None:
-        """Adds a row to metrics.csv, which has a column for each metric that is asked for or that the first row has."""
-        if self._table is None:
-            columns = self._metrics.first_line.split(",")  # of an earlier process
-            if columns[0] != COLUMNS[0]:
-                args = [f"args.{name}" for name in self.cfg.env.schedule]
-                columns = [*dict.fromkeys([*COLUMNS, *args, *parse_metrics(self.cfg.env.metrics), *metrics])]
-            self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
-            if self._metrics.is_empty:
-                self._table.writeheader()
+        """Adds a row to metrics.csv, whose first line gets a name for each metric when it is new."""
+        if self._table is None or not metrics.keys() <= {*self._table.fieldnames}:
+            before = self._metrics.first_line.decode(errors="replace").split(",")  # of an earlier process, too
+            columns = [*dict.fromkeys([*(before if before[0] == COLUMNS[0] else COLUMNS), *metrics])]
+            if self._metrics.begin_with(",".join(columns).encode()) or self._table is None:
+                self._table = csv.DictWriter(self._metrics, columns, extrasaction="ignore")
         self._table.writerow({**metrics, "event": event.event, **vars(event)})
 
     def lengths(self) -> dict[str, int]:
         """Flushes the logs to disk and returns their lengths, to which a resumed run truncates them."""
-        return {log.name: log.length() for log in (self.events, self._metrics)}
+        lengths = {log.name: log.length() for log in (self.events, self._metrics)}
+        return {**lengths, FIRST_LINE: len(self._metrics.first_line)}
 
     def take_failures(self) -> list[str]:
         """Returns what could not be written since the last call, in words."""
@@ -217,10 +232,9 @@ class RunFolder:
 def create_folder(cfg: Config) -> Path:
     """Creates a folder for a new run."""
     root = Path(cfg.run.root).absolute()
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
     try:
         if not cfg.run.name:
-            return first_free(root, f"{env}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}")
+            return first_free(root, f"{folder_name(cfg)}-{cfg.preset}-{time.strftime('%Y%m%d-%H%M%S')}")
         root.mkdir(parents=True, exist_ok=True)
         (root / cfg.run.name).mkdir()
     except FileExistsError:
@@ -230,6 +244,11 @@ def create_folder(cfg: Config) -> Path:
     except OSError as error:
         raise UserError(f"cannot write run folders in {root}: {error.strerror}; choose another --run.root") from None
     return root / cfg.run.name
+
+
+def folder_name(cfg: Config) -> str:
+    """Returns the name of the environment as names of folders have it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(cfg.env.label).name)
 
 
 def first_free(root: Path, name: str) -> Path:

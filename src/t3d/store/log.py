@@ -278,6 +278,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {  # by annotation
     "list[float]": lambda value: type(value) is list and all(map(_is_metric, value)),
     "dict[str, int]": lambda value: type(value) is dict and all(map(_is_count, value.values())),
     "dict[str, float]": lambda value: type(value) is dict and all(map(_is_metric, value.values())),
+    "dict[str, Any]": lambda value: type(value) is dict,
 }
 NEEDED = {"seed": _is_count, "mean_return": _is_number, "std_return": _is_number, "time": _is_number}  # of evaluations
 CHECKS: dict[type[Event], list[tuple[str, Callable[[Any], bool]]]] = {  # by kind: fields and how each is checked

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from t3d.config import Config, Member, dotted, flat
+from t3d.config.merging import FORMER_NAMES
 from t3d.config.settings import POLICY_FILE, short_id, with_args
 from t3d.config.sweeps import members_of, parse_all, swept
 from t3d.errors import UserError
@@ -214,7 +215,8 @@ def peek(path: Path) -> tuple[str, int]:
 def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns settings that differ from the defaults: dotted key -> (default or None, the run's)."""
     defaults = flat(Config())
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in dotted(config).items()}
+    named = ((FORMER_NAMES.get(key, key), value) for key, value in dotted(config).items())
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in named}
     values |= {"env.num_envs": 0} if values.get("env.num_envs") == 1 else {}  # as much as the default, 1 before 0.5
     return {key: (defaults.get(key), value) for key, value in values.items() if defaults.get(key) != value}
 

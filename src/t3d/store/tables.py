@@ -1,12 +1,8 @@
-"""What a run reported in one kind of event, as columns of numbers that grow.
-
-Lines of numbers, as T3D writes them to the letter, are read about three times as fast as JSON, which reads the others.
-"""
+"""What a run reported in one kind of event, as columns of numbers that grow."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -18,7 +14,7 @@ from t3d.config.settings import SET_NAME
 from t3d.events import Eval, Event
 from t3d.files import fields_in, to_fields
 from t3d.store.log import LARGEST
-from t3d.store.metrics import KINDS, MEAN_RETURN, NOT_METRICS, STD_RETURN, Array, Metric, Series, entries, series_of
+from t3d.store.metrics import MEAN_RETURN, NOT_METRICS, STD_RETURN, Array, Metric, Series, entries, series_of
 
 MEMBER, OFFSET = 2, 3  # after step and time; member is -1 where an event is about the whole run
 FIRST = 4  # the first column of a metric
@@ -26,9 +22,6 @@ MOST_COLUMNS = 400  # of one kind of event; a file that has more is not T3D's
 MOST_ENTRIES = 150  # of a field; one with more, such as the returns of very many episodes, is left out; chosen
 WHOLE = -1
 NO_METRIC = Metric(Event, "")
-NUMBER = rb"[-+.0-9eEna]+"  # nan stands for null
-FORMS = {"int": NUMBER, "int | None": NUMBER, "float": NUMBER, "bool": b"true|false"}  # by annotation
-FLAG_WORDS, TRUE = (b"true", b"false"), b"true".__eq__
 ALWAYS = ("step", "time", "member", "seed")
 NEEDED = MEAN_RETURN, STD_RETURN, Metric(Eval, "updates")  # log.py refuses evaluations without them too
 NUMBERS: set[type] = {int, float, type(None)}
@@ -57,16 +50,13 @@ class Table:
 
     def add(self, lines: Sequence[bytes], offset: int) -> int:
         """Adds the events of lines, which begin at this offset; returns how many cannot be used, or raises."""
-        plain = read_plain(self.kind, lines)
-        if plain is not None:
-            metrics = {Metric(self.kind, name): _drawable(plain[name]) for name in self.fields if name in plain}
-            return self._append(plain, metrics, plain.get("summary", np.zeros(len(lines))) == 1, offset)
         events = [to_fields(fields) for fields in fields_in(b'{"events": [%s]}' % b",".join(lines))["events"]]
-        metrics, sets = {}, [_set_of(event) for event in events]
+        sets = [*map(_set_of, events)] if self.kind is Eval else [""]
+        metrics: dict[Metric, Array] = {}
         for which in dict.fromkeys(["", *sets]):
-            own = (
-                [event if of == which else {} for event, of in zip(events, sets, strict=True)] if any(sets) else events
-            )
+            own = events
+            if any(sets):
+                own = [event if of == which else {} for event, of in zip(events, sets, strict=True)]
             for metric, values in (pair for name in self.fields for pair in self._columns_of(own, name).items()):
                 if not (which and metric.entry.isdecimal()):  # of another set, numbers without a name are left out
                     metrics[metric.in_set(which)] = values
@@ -131,8 +121,10 @@ class Table:
             values = [
                 {key: item for key, item in to_fields(each or {}).items() if type(item) in NUMBERS} for each in values
             ]
-        if Metric(self.kind, name) in NEEDED or not any(isinstance(value, dict | list) for value in values):
+        if Metric(self.kind, name) in NEEDED or {dict, list}.isdisjoint(map(type, values)):
             return {Metric(self.kind, name): _drawable(_array(values, self._types[name]))}
+        if not any(values):
+            return {}
         if max(_length(value) for value in values) > MOST_ENTRIES:
             return {}
         if len({tuple(value) if isinstance(value, dict) else _length(value) for value in values}) == 1:
@@ -177,45 +169,6 @@ class Table:
                 block[self.columns[metric]] = values[kept]
         self.rows += count
         return int((~valid).sum())
-
-
-def read_plain(kind: type[Event], lines: Sequence[bytes]) -> dict[str, Array] | None:
-    """Returns a column for each metric, and for what tables need besides; None if the lines are not as expected."""
-    pattern, names = LAYOUTS[kind]
-    block = b"\n".join(lines)
-    if b": null" in block:
-        block = block.replace(b": null", b": nan")
-    rows = pattern.findall(block) if pattern is not None else []
-    if len(rows) != len(lines):
-        return None
-    try:
-        return {
-            name: np.fromiter(map(TRUE if words[0] in FLAG_WORDS else float, words), np.float64, len(words))
-            for name, words in zip(names, zip(*rows, strict=True), strict=True)
-        }
-    except ValueError:
-        return None
-
-
-def _layout(kind: type[Event]) -> tuple[re.Pattern[bytes] | None, list[str]]:
-    """Returns what a line of this kind looks like, or None if it can hold more than numbers."""
-    pattern, names = rb'^\{"event": "%s"' % kind.event.encode(), []
-    for field in dataclasses.fields(kind):
-        annotation: Any = field.type
-        wanted = field.name in (*ALWAYS, "summary") or field.name not in NOT_METRICS
-        if str(annotation).startswith("dict[str, ") and field.default_factory is not dataclasses.MISSING:
-            pattern += rb'(?:, "%s": \{\})?' % field.name.encode()  # optional, and empty
-            continue
-        if annotation in FORMS:
-            value = b"(%s%s)" % (b"" if wanted else b"?:", FORMS[annotation])
-            names += [field.name] if wanted else []
-        else:
-            return None, []
-        pattern += rb', "%s": %s' % (field.name.encode(), value)
-    return re.compile(pattern + rb"\}$", re.MULTILINE), names
-
-
-LAYOUTS = {kind: _layout(kind) for kind in KINDS}
 
 
 def _set_of(event: Mapping[str, Any]) -> str:

@@ -27,30 +27,42 @@ def accepted(make: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str,
     return {key: value for key, value in keywords.items() if takes_all or key in parameters}
 
 
-def call_with(make: Callable[..., Any], name: str, args: Mapping[str, Any], keywords: Mapping[str, Any]) -> Any:
-    """Calls the user's own factory with its arguments, and with those of the keywords that it accepts."""
-    if args:
-        refuse_unknown(args, make, name)
+def call_with(
+    make: Callable[..., Any],
+    name: str,
+    args: Mapping[str, Any],
+    keywords: Mapping[str, Any],
+    takes: Callable[..., Any] | None = None,
+    also: Iterable[str] = (),
+) -> Any:
+    """Calls what makes an environment with its arguments, and with those of the keywords that it accepts.
+
+    `takes` is what the arguments are for if `make` passes them on; `also` are those that something around it takes.
+    """
+    parameters, passed_on = _parameters(takes or make)
+    known = [parameter for parameter in parameters if parameter != "render_mode"]
+    for arg in args:
+        if passed_on is not None and arg not in {*parameters, *passed_on, *also}:
+            has = ", ".join(known) or "no arguments"
+            raise UserError(f"{name} takes {has}, and {arg} is none of them{did_you_mean(arg, known)}")
+    if takes is None:
+        _refuse_missing(make, name, args)
     try:
-        return make(**{**accepted(make, keywords), **args})
+        return make(**{**args, **accepted(make, keywords)})
     except TypeError as error:
         for arg in args:  # a function may pass on what it does not know
             if f"unexpected keyword argument '{arg}'" in str(error):
-                raise UserError(f"{_unknown(arg, _parameters(make)[0], name)} ({error})") from error
+                raise UserError(f"{name} cannot be made with {arg}: {error}") from error
         raise
 
 
-def refuse_unknown(args: Iterable[str], make: Callable[..., Any], name: str, also: Iterable[str] = ()) -> None:
-    """Refuses an argument that is no parameter; `also` are those that something around it takes."""
-    accepts, passed_on = _parameters(make)
-    for arg in args if passed_on is not None else ():
-        if arg not in {*accepts, *(passed_on or ()), *also}:
-            raise UserError(_unknown(arg, accepts, name))
-
-
-def _unknown(arg: str, parameters: Iterable[str], name: str) -> str:
-    known = [parameter for parameter in parameters if parameter != "render_mode"]
-    return f"{name} takes {', '.join(known) or 'no arguments'}, and {arg} is none of them{did_you_mean(arg, known)}"
+def _refuse_missing(make: Callable[..., Any], name: str, args: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(make).bind(**args)
+    except ValueError:  # callables written in C often have no signature
+        return
+    except TypeError as error:
+        raise UserError(f"{name} cannot be made: {error}; give it with --env.args NAME=VALUE, or a default") from None
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[list[str], list[str] | None]:

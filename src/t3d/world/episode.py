@@ -237,17 +237,14 @@ class MemberActor:
         Exact where one process acts; actors read each other's counts, each of which may be a step old.
         """
         still_random, spec = max(0, self.cfg.random_actions - self.taken), self.env_batch.spec
-        acting = runners[still_random:]
-        if not acting:
-            return rounded(np.array([random_action(runner.warm_up, spec) for runner in runners]), spec)
+        drawn = [random_action(runner.warm_up, spec) for runner in runners[:still_random]]
+        if drawn and len(drawn) == len(runners):
+            return rounded(np.array(drawn), spec)
         actions, scale = policy(s[still_random:]), scale_at(self.taken, self.noise)
-        for number, runner in enumerate(acting):
+        for number, runner in enumerate(runners[still_random:]):
             actions[number] += np.float32(scale * runner.scale) * runner.noise()
         np.minimum(np.maximum(actions, -1, out=actions), 1, out=actions)
-        if still_random:
-            drawn = [random_action(runner.warm_up, spec) for runner in runners[:still_random]]
-            actions = np.concatenate([drawn, actions])
-        return rounded(actions, spec)
+        return rounded(np.concatenate([drawn, actions]) if drawn else actions, spec)
 
     def _faults(self) -> list[Fault]:
         """Returns the bad values to report: each environment's first ten, then its 100th, 1,000th and so on."""

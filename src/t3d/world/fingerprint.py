@@ -39,16 +39,21 @@ TOLERANCES = {"observations": (1e-5, 1e-4), "images": (2.0, 0.0), "rewards": (1e
 
 
 def fingerprint(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object] = int) -> dict[str, Any]:
-    """Returns the fingerprint as plain values; its episode is empty if a seed does not decide what happens.
+    """Returns the fingerprint as plain values; its episode is empty if a seed does not decide what happens."""
+    return _look(make_env, cfg, beat)[0]
 
-    To find that out it plays in two environments, or twice in one that is slow. Nothing else ever uses these.
+
+def _look(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the fingerprint and the outline of an environment.
+
+    To find out what a seed decides it plays in two, or twice in one that is slow. Nothing else ever uses these.
     """
     started = time.monotonic()
     with _global_streams_kept():
         with closing(open_batch(make_env, cfg, "the fingerprint", beat=beat)) as batch:
             env: Any = batch.envs[0].gym if isinstance(batch, SingleEnvs) else batch.env
             first = next(iter(getattr(env.unwrapped, "envs", ())), env)  # of those in a VectorEnv
-            label, episode = label_of(first), _episode(batch)
+            label, spaces, episode = label_of(first), outline(batch.spec), _episode(batch)
             is_slow = time.monotonic() - started > MOST_SECONDS
             again = _episode(batch) if is_slow else {}
         if not is_slow:
@@ -56,7 +61,7 @@ def fingerprint(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object]
                 again = _episode(batch)
     is_decided = bool(episode and again) and not _changes(episode, again)
     wrappers = {"wrappers": [*map(short_id, cfg.wrappers)]} if cfg.wrappers else {}
-    return {"class": label, "args": cfg.args, **wrappers, "episode": episode if is_decided else {}}
+    return {"class": label, "args": cfg.args, **wrappers, "episode": episode if is_decided else {}}, spaces
 
 
 def fingerprints(
@@ -67,14 +72,13 @@ def fingerprints(
     Members and evaluations may have other arguments, but all must have the same observations and actions.
     """
     (_, first), *others = _environments(cfg).items()
-    stored = fingerprint(factory_of(first), first, beat)
-    if not others:
-        return stored
-    expected = _outline(factory_of(first), first, beat)
+    stored, expected = _look(factory_of(first), first, beat)
+    prints = dict[str, Any]()
     for title, env in others:
-        if changed := difference(expected, _outline(factory_of(env), env, beat), "in training", f"in {title}"):
+        prints[title], spaces = _look(factory_of(env), env, beat)
+        if changed := difference(expected, spaces, "in training", f"in {title}"):
             raise UserError(f"all environments of a run need the same observations and actions: {changed}")
-    return {**stored, "others": {title: fingerprint(factory_of(env), env, beat) for title, env in others}}
+    return {**stored, **({"others": prints} if others else {})}
 
 
 def _environments(cfg: Config) -> dict[str, EnvConfig]:
@@ -88,11 +92,6 @@ def _environments(cfg: Config) -> dict[str, EnvConfig]:
             if env not in known.values():
                 known[title] = env
     return known
-
-
-def _outline(make_env: EnvFactory, cfg: EnvConfig, beat: Callable[[], object]) -> dict[str, Any]:
-    with closing(open_batch(make_env, cfg, "the start", beat=beat)) as batch:
-        return outline(batch.spec)
 
 
 def least_differences(stored: Any, now: Mapping[str, Any]) -> list[str]:

@@ -30,7 +30,7 @@ from t3d.modules import (
     is_path,
     with_full_path,
 )
-from t3d.world.arguments import call_with, refuse_unknown
+from t3d.world.arguments import call_with
 from t3d.world.factory import CheckedFactory
 from t3d.world.guard import EnvFactory, GymEnv
 from t3d.world.simulators import DmControl, redirect_warnings
@@ -149,14 +149,11 @@ def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
         if ".mujoco" in entry:
             importlib.import_module("mujoco")
         redirect_warnings()
-        return gym.make(name, **{"disable_env_checker": True, **args, **keywords})
-    except TypeError as error:
-        if not args:
-            raise
         point: Any = gym.registry[name].entry_point
-        creator: Any = point if callable(point) else load_env_creator(point)
-        refuse_unknown(args, creator, name, inspect.signature(gym.make).parameters)
-        raise UserError(f"{name} cannot be made with the arguments {', '.join(args)}: {error}") from error
+        takes = load_env_creator(point) if isinstance(point, str) else point
+        make = partial(gym.make, name, disable_env_checker=True)
+        env: gym.Env[Any, Any] = call_with(make, name, args, keywords, takes, inspect.signature(gym.make).parameters)
+        return env
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         extra = next((extra for start, extra in EXTRAS.items() if entry.startswith(start)), None)
         remedy = f'install it with: pip install "t3d[{extra}]"' if extra else f"try a newer version{_hint(name, None)}"
@@ -167,15 +164,9 @@ def _gym_make(name: str, args: dict[str, Any], **keywords: Any) -> GymEnv:
 def _call(make: Callable[..., Any], env_id: str, args: dict[str, Any], **keywords: Any) -> Any:
     """Calls the user's own factory with its arguments, and with those of the keywords that it accepts."""
     try:
-        signature = inspect.signature(make)
+        inspect.signature(make)
     except ValueError:  # callables written in C often have no signature
         raise UserError(f"{env_id} is not a function or class that makes environments") from None
-    if args:
-        refuse_unknown(args, make, env_id)
-    try:
-        signature.bind(**args)
-    except TypeError as error:
-        raise UserError(f"{env_id} cannot be made: {error}; give it with --env.args NAME=VALUE, or a default") from None
     env = call_with(make, env_id, args, keywords)
     redirect_warnings()  # it may have imported MuJoCo itself
     return env

@@ -111,7 +111,7 @@ class Pixels(gym.Wrapper[Any, Any, Any, Any]):
         if camera:
             _number(camera, [], name)
         self._calls_render = True
-        return lambda: averaged(_checked(self.env.render()), pixels)
+        return lambda: averaged(picture_in(self.env.render(), "env.pixels"), pixels)
 
     def _mujoco_drawing(self, for_people: Any, pixels: int, camera: str) -> Callable[[], Frame]:
         model = for_people.model
@@ -169,13 +169,14 @@ def _areas(size: int, pixels: int) -> list[tuple[NDArray[np.int64], NDArray[np.i
     return areas
 
 
-def _checked(rendered: Any) -> Frame:
+def picture_in(rendered: Any, needed_by: str) -> Frame:
+    """Returns what render() has returned, if it is a picture."""
     frame = np.asarray(rendered)
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or 0 in frame.shape:
         returned = type(rendered).__name__
         returned += f" of shape {frame.shape} and type {frame.dtype}" if isinstance(rendered, np.ndarray) else ""
         raise NotRendered(
-            "env.pixels needs a render() that returns an image (height, width, 3) of uint8, and it returned "
+            f"{needed_by} needs a render() that returns an image (height, width, 3) of uint8, and it returned "
             f"{'nothing' if rendered is None else returned}"
         )
     return frame

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from t3d.errors import UserError, did_you_mean
-from t3d.world.arguments import refuse_unknown
+from t3d.world.arguments import call_with
 
 LOG = logging.getLogger("t3d.mujoco")
 FRAME_SIZE = (480, 480)  # height and width
@@ -105,10 +105,5 @@ def _load(task: str, args: dict[str, Any]) -> Any:
     known = [f"dm:{domain}-{name}" for domain, name in suite.ALL_TASKS]
     if f"dm:{task}" not in known:
         raise UserError(f"unknown environment dm:{task}{did_you_mean(f'dm:{task}', known)}")
-    try:
-        return suite.load(domain, name, task_kwargs=args)
-    except TypeError as error:
-        if not args:
-            raise
-        refuse_unknown(args, importlib.import_module(f"dm_control.suite.{domain}").SUITE[name], f"dm:{task}")
-        raise UserError(f"dm:{task} cannot be made with the arguments {', '.join(args)}: {error}") from error
+    takes = importlib.import_module(f"dm_control.suite.{domain}").SUITE[name]
+    return call_with(lambda **given: suite.load(domain, name, task_kwargs=given), f"dm:{task}", args, {}, takes)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
-from t3d.algo.engines.capture import Capture
+from t3d.algo.engines.capture import Capture, Staged
 from t3d.algo.engines.fused import Fused
 from t3d.algo.engines.in_turn import InTurn
 from t3d.algo.pixels import pixels_update
@@ -22,7 +23,7 @@ from t3d.algo.rules import Agent, Rule
 from t3d.algo.td3 import td3_init, td3_update
 from t3d.config import RuleConfig
 from t3d.config.fields import known_settings
-from t3d.types import Batch
+from t3d.types import Batch, Source
 
 EngineName = Literal["eager", "fused", "capture"]
 Coefficients = Any  # a rule's, a NamedTuple
@@ -34,7 +35,12 @@ class Engine(NamedTuple):
     devices: tuple[str, ...]
     create: Callable[[Rule, Agent, RuleConfig, Coefficients], InTurn]
     refuses: Callable[[Rule, RuleConfig, Coefficients], str] = lambda *_: ""  # why, in words that follow its name
-    records: bool = False  # what samples and draws must be recordable, or its batches are staged
+    records: bool = False  # it prepares, and what samples and draws must be recordable, or its batches are staged
+
+    def reachable(self, source: Source, device: torch.device | str) -> Source:
+        """The source, or one that copies its batches to where this engine learns from them."""
+        is_here = source.device.type == torch.device(device).type
+        return source if is_here and (source.capture_safe or not self.records) else Staged(source, device)
 
 
 class Eager:

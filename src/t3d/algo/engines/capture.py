@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -32,11 +33,18 @@ class Capture(InTurn):
     """Performs updates one after the other until `prepare` has recorded them: each phase, and blocks of all phases."""
 
     def __init__(self, rule: Any, agent: Any, cfg: Any, coefficients: Any) -> None:
-        super().__init__(compiled(rule, agent, cfg, coefficients))
+        self._device = next(tensor for _, tensor in named_tensors(agent)).device
+        self._compiled, self._coefficients = partial(compiled, rule, agent, cfg), coefficients
         self._graphs: Graphs = {}
+        super().__init__(self._compiled(coefficients))
 
-    def use(self, coefficients: Any) -> None:
-        """Nothing is left to do: what is recorded reads the tensors among them, and the rest never changes."""
+    def use(self, coefficients: Any) -> Any:
+        """Graphs hold the floats that they were recorded with, so those that change are in memory from now on."""
+        changed = set(coefficients._asdict().items()) - set(self._coefficients._asdict().items())
+        in_memory = partial(torch.tensor, dtype=torch.float64, device=self._device)
+        self._coefficients = coefficients._replace(**{name: in_memory(value) for name, value in changed})
+        self.update, self._graphs = self._compiled(self._coefficients), {}
+        return self._coefficients
 
     def prepare(self, cycle: Sequence[Hashable], source: Source, draw: Draw) -> None:
         torch.compiler.reset()  # else a process that has trained other shapes before reaches the recompilation limit

@@ -211,8 +211,9 @@ class Fused:
         self.critics_a2.copy_(a2)
         # Step 7: the target critics' values of it.
         self.critic_target.forward()  # q2
-        # Step 8: the smallest of them.
-        v2 = self._aggregate(self.q2, draws)  # (M, B)
+        # Step 8: the smallest of them, which takes no memory, or what algo/critics.py makes of them.
+        name, q2, v2 = self.cfg.aggregate, self.q2, self.v2  # (M, C, B) to (M, B)
+        torch.amin(q2, 1, out=v2) if name == "min" else v2.copy_(AGGREGATES[name](q2, draws, self.cfg))
         # Step 9: y = r + discount * (1 - terminated) * v2.
         y = torch.sub(self.one, batch.terminated, out=self.y).mul_(batch.discount).mul_(v2).add_(batch.r)
         # Step 10: the critics' values of the action that was taken.
@@ -228,12 +229,6 @@ class Fused:
 
         steps = UpdateTrace(self.pi2, eps, a2, self.q2, v2, y, self.q, self.td, loss, batch.weight)
         return self._update_actor(steps) if update_actor else steps
-
-    def _aggregate(self, q2: Tensor, draws: Draws) -> Tensor:
-        """As in algo/critics.py; the paper's way takes no memory."""
-        if self.cfg.aggregate == "min":
-            return torch.amin(q2, 1, out=self.v2)
-        return self.v2.copy_(AGGREGATES[self.cfg.aggregate](q2, draws, self.cfg))
 
     def _update_actor(self, steps: UpdateTrace) -> UpdateTrace:
         # Step 13: gradient ascent of the actor on online critics, whose own weights need no gradient.

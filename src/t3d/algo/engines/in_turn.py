@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from t3d.types import Batch, Source
-
-
-class Update(Protocol):
-    """Changes an agent in place."""
-
-    coefficients: Any  # of the rule, which may be replaced between updates
-
-    def __call__(self, batch: Batch, draws: Any, phase: Any, /) -> Any: ...  # -> trace
-
 
 Draw = Callable[[], Any]  # -> a rule's draws, overwritten by the next call
 
@@ -24,12 +15,13 @@ class InTurn:
 
     inputs: tuple[Batch, Any]  # batch and draws of the newest update of run, valid until the next one
 
-    def __init__(self, update: Update) -> None:
-        self.update = update
+    def __init__(self, update: Any) -> None:
+        self.update = update  # (batch, draws, phase) -> trace, with coefficients that may be replaced between updates
 
-    def use(self, coefficients: Any) -> None:
-        """Updates with these numbers from now on; those that are tensors are the same tensors as before."""
+    def use(self, coefficients: Any) -> Any:
+        """Updates with these numbers once it is prepared again; returns them as it reads them."""
         self.update.coefficients = coefficients
+        return coefficients
 
     def prepare(self, cycle: Sequence[Hashable], source: Source, draw: Draw) -> None:
         """Gets ready for updates in these phases, which may change the agent, the source and the draws."""

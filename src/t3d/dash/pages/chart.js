@@ -63,7 +63,8 @@ export class Chart {
 
   nameOf(metric, line) {
     const asked = this.metrics.find((one) => isPartOf(metric, one));
-    const entry = metric.slice(asked.length + 1);
+    const isEvaluation = asked === "return" || asked.startsWith("metrics.");
+    const entry = metric.slice(asked.length + 1) || (isEvaluation && this.panel.firstSet) || "";
     const label = [this.panel.metrics[asked], this.panel.entries?.[entry] || entry].filter(Boolean).join(" ") || metric;
     const whose = this.panel.whose?.(line) ?? [];
     const values = Object.entries(line.values).map(([name, value]) => `${name.split(".").at(-1)}=${value}`);

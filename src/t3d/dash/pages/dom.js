@@ -71,8 +71,9 @@ export function figure(value) {
 // What a run's best policy returned on fresh episodes or, where it has played none, its best evaluations as such.
 export function returned(run) {
   if (!run.fresh) return run.best_return === null ? "–" : el("span", { class: "quiet", title: "its best evaluation" }, `at best ${figure(run.best_return)}`);
-  const { mean, std, episodes, member } = run.fresh;
-  return el("span", { title: `best policy of ${member}, ${count(episodes)} fresh episodes` }, `${figure(mean)} ± ${figure(std)}`);
+  const { mean, std, episodes, member, metrics } = run.fresh;
+  const success = metrics?.success === undefined ? "" : `, success ${Math.round(100 * metrics.success)} %`;
+  return el("span", { title: `best policy of ${member}, ${count(episodes)} fresh episodes` }, `${figure(mean)} ± ${figure(std)}${success}`);
 }
 
 export function duration(seconds) {

@@ -7,7 +7,8 @@ export const PANELS = await (await fetch("/static/panels.json")).json();
 
 export function panelsOf(run) {
   const asked = (run.settings["env.metrics"]?.value ?? []).map((word) => word.slice(0, word.lastIndexOf(":")));
-  return PANELS.flatMap((panel) => (panel.of_info
+  const firstSet = Object.keys(run.settings).find((key) => key.startsWith("eval.sets."))?.split(".")[2];
+  return PANELS.map((panel) => ({ ...panel, firstSet })).flatMap((panel) => (panel.of_info
     ? asked.map((name) => ({ ...panel, title: `${panel.title}: ${name}`, metrics: { [`metrics.${name}`]: name } })) : [panel]));
 }
 

@@ -1,0 +1,926 @@
+"""Stable-Baselines3's TD3, learning with T3D: `from t3d.sb3 import TD3` in place of theirs.
+
+Environments, wrappers, callbacks, logger, noise and the loop of `learn` are theirs, which the class inherits. The
+replay, updates, guards, the record of the run and files are ours: a rollout of theirs is what a collector of ours
+returns, and their `train` advances our loop (run/stepped.py) until the updates are made.
+
+After the class: which of its arguments are settings of ours, modules that share our memory, the environments as our
+loop knows them, the replay in the shape of theirs, files.
+"""
+# ruff: noqa: E402 (Stable-Baselines3 is an extra)
+
+from __future__ import annotations
+
+from t3d.errors import UserError, check_installed
+
+check_installed("t3d.sb3", ["stable_baselines3"], "sb3")
+
+import copy
+import io
+import os
+import re
+import signal
+import threading
+import warnings
+import weakref
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import safetensors.numpy
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN, get_actor_critic_arch
+from stable_baselines3.common.utils import check_for_correct_spaces
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.td3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
+from torch import Tensor, nn
+
+from t3d.actors.governor import Governor
+from t3d.actors.inline import NoEvaluator
+from t3d.actors.protocols import Collected, Evaluated
+from t3d.algo.networks import Stack
+from t3d.config import Config, TD3Config, merge
+from t3d.config.metrics import SUCCESS
+from t3d.config.networks import actor_architecture, critic_architecture
+from t3d.data.scaling import Normaliser, RewardScaler
+from t3d.events import Alarm, Note, Update
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_fields, to_json
+from t3d.policy.acting import MemberPolicy, PolicySnapshot
+from t3d.policy.observations import flatten_batch, number
+from t3d.policy.spec import Floats, Spec
+from t3d.run.stepped import ENDLESS, SteppedRun
+from t3d.tensors import send
+from t3d.types import GOES_ON, TERMINATED, TRUNCATED, UNKNOWN, Batch, EpisodeResult, Evaluation, Rollout, rows_of
+from t3d.world.spec import spec_of
+
+SAVED = (  # attributes of a model
+    *("policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", "learning_rate", "buffer_size"),
+    *("learning_starts", "batch_size", "tau", "gamma", "train_freq", "gradient_steps", "n_steps", "action_noise"),
+    *("policy_delay", "target_policy_noise", "target_noise_clip", "optimize_memory_usage", "tensorboard_log"),
+    *("verbose", "seed", "num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_episode_num", "_n_updates"),
+    *("_current_progress_remaining", "_stats_window_size", "_last_obs", "_last_original_obs"),
+)
+NO_NOISE = (
+    "action_noise=None: actions are explored by no noise at all, as with stable_baselines3; the paper's is "
+    "NormalActionNoise(np.zeros(n), 0.1 * np.ones(n))"
+)
+
+
+class TD3(stable_baselines3.TD3):
+    """Trains as stable_baselines3.TD3 does. A run_folder keeps what `t3d plot`, `compare`, `dash` and `export` read."""
+
+    def __init__(self, *args: Any, run_folder: str | Path | None = None, **kwargs: Any) -> None:
+        self._kept_in = None if run_folder is None else Path(run_folder).absolute()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Where the run is recorded once it learns; unless one was given, it is removed together with the model."""
+        if self._run.path is not None:
+            self._run.write_policies()
+        return self._run.path
+
+    def _setup_model(self) -> None:
+        refuse_what_is_theirs(self)
+        self._spec = spec = spec_for(self.observation_space, self.action_space)
+        if spec.images:
+            self.policy_class = ImagePolicy
+        self.replay_buffer: Any = ()  # theirs is not made
+        super()._setup_model()
+        self.policy: Any
+        self.policy.set_training_mode = lambda mode: None  # nothing in it depends on that, and it takes a while
+        seed = int(np.random.randint(2**31)) if self.seed is None else int(self.seed)  # noqa: NPY002 (theirs)
+        self._fixed, env_name = fixed_settings(self), name_of(self.env)
+        cfg = config_of(self, networks_of(self.policy, spec), seed, env_name)
+        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs), CallbackEvaluations()
+        self._run = SteppedRun(cfg, self._collector, self._evaluator, env_name)
+        self._run.notes += [NO_NOISE] if self.action_noise is None else []
+        weakref.finalize(self, self._run.close)
+        self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
+        self._wanted, self._losses, self._listened = Wanted(cfg), dict[str, Any](), list[Listened]()
+        self._scaled_by: Any = None
+        share(self.policy, self._learner.agent)
+        self.replay_buffer = ReplayView(self, self._memory)
+
+    def _setup_learn(
+        self, total_timesteps: int, callback: Any = None, reset_num_timesteps: bool = True, *args: Any
+    ) -> tuple[int, BaseCallback]:
+        changed = [name for name, value in fixed_settings(self).items() if self._fixed[name] != value]
+        if changed:
+            raise UserError(f"{', '.join(changed)} of this model were changed after it was made; make another one")
+        self._use_statistics()
+        resets = reset_num_timesteps or self._last_obs is None
+        total, callback = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args)
+        if resets:
+            self._collector.begin_episodes()
+        if self._run.path is None:
+            self._wanted.updates_wanted = self._learner.updates
+            self._run.begin(total, self._kept_in, self._wanted)
+            self._advance(lambda: self._collector.policy is not None)
+        evaluating = enumerate(evaluations_in(callback))
+        self._listened = [Listened(each, f"{self._run.path}/evaluations-{number}") for number, each in evaluating]
+        return total, callback
+
+    def _use_statistics(self) -> None:
+        """Scales batches as the VecNormalize of the environment does, if there is one."""
+        vec, memory, spec = self._vec_normalize_env, self._memory, self._spec
+        of_observations, of_rewards = vec is not None and vec.norm_obs and not spec.images, vec and vec.norm_reward
+        if (vec, of_observations, of_rewards) == self._scaled_by:
+            return
+        self._scaled_by = vec, of_observations, of_rewards
+        memory.normaliser = TheirNormaliser(vec, spec, memory.device) if of_observations else None
+        memory.reward_scaler = TheirScaler(vec, self.gamma, memory.device) if of_rewards else None
+        if self._run.path is not None:
+            self._learner.prepare()  # what is recorded reads other tensors
+
+    def learn(self, *args: Any, **kwargs: Any) -> TD3:
+        try:
+            super().learn(*args, **kwargs)
+            self._advance(lambda: not self._evaluator.ready)
+        finally:
+            for listened in self._listened:
+                listened.close()
+        if self._kept_in is not None:
+            self._run.write_policies()
+        return self
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> Any:
+        rollout = super().collect_rollouts(*args, **kwargs)
+        self._advance(lambda: not self._collector.rows)
+        for listened in self._listened:
+            if episodes := listened.news():
+                step = self._memory.collected(0)
+                self._evaluator.ready.append(Evaluation(step, 0, self._run.parts.snapshot(), episodes))
+        return rollout
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self.num_timesteps < learning_starts:
+            return super()._sample_action(learning_starts, action_noise, n_envs)
+        scaled = self._collector.act(self._last_obs)
+        if action_noise is not None:
+            scaled = np.clip(scaled + action_noise(), -1, 1)
+        return self.policy.unscale_action(scaled), scaled
+
+    def _store_transition(self, replay_buffer: Any, *args: Any) -> None:
+        super()._store_transition(self._collector, *args)  # type: ignore[arg-type]
+
+    def train(self, gradient_steps: int, batch_size: int = 0) -> None:
+        """Makes so many updates."""
+        if self._run.path is None:
+            raise UserError("train makes updates once learn was called; a learn(0) is enough")
+        self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
+        rate = self.actor.optimizer.param_groups[0]["lr"]
+        if rate != self._learner.rates.get("actor_lr", self._run.requested.td3.actor_lr):
+            self._learner.set_rates(actor_lr=rate, critic_lr=rate)
+        wanted = self._n_updates = self._wanted.updates_wanted = self._learner.updates + gradient_steps
+        self._advance(lambda: self._learner.updates >= wanted)
+        self.logger.record("train/n_updates", wanted, exclude="tensorboard")
+        for name, loss in self._losses.items():  # the newest that are known
+            self.logger.record(name, loss)
+
+    def _advance(self, is_done: Callable[[], bool]) -> None:
+        """Takes stages of our loop until that is done, and reports what happens in them."""
+        with delayed_interrupt():
+            while not is_done():
+                for event in self._run.advance():
+                    if isinstance(event, Update):
+                        self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
+                    elif isinstance(event, Alarm | Note) and self.verbose:
+                        print(event.text)  # noqa: T201 (as theirs)
+
+    def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
+        """Saves JSON and safetensors in one file, with optimisers and without the replay; nothing in it is code."""
+        data = {name: getattr(self, name) for name in SAVED if name not in {*(exclude or ())} - {*(include or ())}}
+        rate, noise = self.lr_schedule(self._current_progress_remaining), self.action_noise
+        changed = {"learning_rate": float(rate), "action_noise": getattr(noise, "base_noise", noise)}
+        changed["train_freq"] = self.train_freq.frequency, self.train_freq.unit.value  # type: ignore[union-attr]
+        if noise is not None and type(changed["action_noise"]) not in ARGUMENTS:
+            warnings.warn("an action noise of your own is not saved; give it to load()", stacklevel=2)
+            changed["action_noise"] = None
+        data |= {name: value for name, value in changed.items() if name in data}
+        write_model(path, {**data, "learner": self._learner.state()})
+
+    @classmethod
+    def load(
+        cls,
+        path: Any,
+        env: Any = None,
+        device: Any = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> TD3:
+        """Loads what `save` has written, or a zip of theirs, of which nothing is unpickled."""
+        given = {**(custom_objects or {}), **kwargs}
+        data, restore = read_model(path, env, given)
+        if kwargs.get("policy_kwargs", data["policy_kwargs"]) != data["policy_kwargs"]:
+            raise ValueError(f"the policy_kwargs in it are {data['policy_kwargs']}, and others were given")
+        if env is not None:
+            env = cls._wrap_env(env, given.get("verbose", 0))
+            check_for_correct_spaces(env, data["observation_space"], data["action_space"])
+            data |= {"n_envs": env.num_envs} | ({"_last_obs": None} if force_reset else {})
+        run_folder = kwargs.pop("run_folder", None)
+        with meaningful(path):
+            model = cls(data["policy_class"], env, device=device, run_folder=run_folder, _init_setup_model=False)
+            changed = {name: value for name, value in (custom_objects or {}).items() if name in SAVED}
+            vars(model).update({**data, **changed, **kwargs})
+            model._setup_model()
+            restore(model)
+        model._n_updates = model._learner.updates
+        return model
+
+    def save_replay_buffer(self, path: Any) -> None:
+        """Saves every transition and where it comes from, the oldest first, as safetensors."""
+        write(path, safetensors.numpy.save(ReplayView(self, self._memory).contents()), ".safetensors")
+
+    def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
+        self.replay_buffer = ReplayView(self, self._memory)
+        with meaningful(path, "; pickles of Stable-Baselines3 are not read: add their rows with replay_buffer.add"):
+            self.replay_buffer.fill(**safetensors.numpy.load(content_of(path, ".safetensors")))
+
+
+# Settings: the arguments of their TD3 as ours, and what only theirs can do.
+
+POLICIES = MlpPolicy, CnnPolicy, MultiInputPolicy
+EXTRACTORS = FlattenExtractor, NatureCNN, CombinedExtractor
+ACTIVATIONS = {nn.ReLU: "relu", nn.ELU: "elu", nn.SiLU: "silu", nn.Tanh: "tanh"}  # GELU is another function there
+OPTIMISERS = torch.optim.Adam, torch.optim.AdamW
+BUFFERS = ReplayBuffer, DictReplayBuffer, NStepReplayBuffer
+DECAY_OF_ADAMW = 0.01  # where none is given, as in torch
+REPORT_EVERY = 1_000  # steps
+
+
+class UnknownSpace(UserError, AssertionError):
+    """A space that nothing can be learned in; an AssertionError is what theirs raises, and what scripts expect."""
+
+
+def only_theirs(what: str) -> UserError:
+    """Says who can do what this cannot."""
+    return UserError(f"{what} is for stable_baselines3.TD3 alone; import that one for this script")
+
+
+def refuse_what_is_theirs(model: Any) -> None:
+    """Refuses code of the user's own that would take part in updates."""
+    if type(model).train is not TD3.train:
+        raise only_theirs(f"a train of your own, which {type(model).__name__} has,")
+    if model.policy_class not in (*POLICIES, ImagePolicy):
+        raise only_theirs(f"the policy {model.policy_class.__name__}")
+    if model.replay_buffer_class not in (None, *BUFFERS):
+        raise only_theirs(f"replay_buffer_class={model.replay_buffer_class.__name__}")
+
+
+def spec_for(observation_space: Any, action_space: Any) -> Spec:
+    """What an environment with these spaces observes and does."""
+    if isinstance(observation_space, spaces.Dict) and not observation_space.spaces:
+        raise UnknownSpace("the observation space is empty")
+    try:
+        return spec_of(SimpleNamespace(observation_space=observation_space, action_space=action_space))
+    except UserError as error:
+        raise UnknownSpace(str(error)) from None
+
+
+def networks_of(policy: Any, spec: Spec) -> dict[str, Any]:
+    """The networks of a policy of theirs and their optimiser, as fields of TD3Config; raises for what is theirs."""
+    optimiser, of_optimiser = policy.optimizer_class, dict(policy.optimizer_kwargs)
+    is_adamw = optimiser is torch.optim.AdamW
+    decay = of_optimiser.pop("weight_decay", DECAY_OF_ADAMW if is_adamw else 0.0)
+    if policy.features_extractor_class not in EXTRACTORS:
+        raise only_theirs(f"features_extractor_class={policy.features_extractor_class.__name__}")
+    if policy.activation_fn not in ACTIVATIONS:
+        raise only_theirs(f"activation_fn={policy.activation_fn.__name__}")
+    if optimiser not in OPTIMISERS or of_optimiser or (decay and not is_adamw):
+        raise only_theirs(f"{optimiser.__name__} with optimizer_kwargs={policy.optimizer_kwargs}")
+    if spec.images and not policy.normalize_images:
+        raise only_theirs("normalize_images=False with images")
+    actor, critic = get_actor_critic_arch(policy.net_arch)
+    networks = {"actor_hidden": tuple(actor), "critic_hidden": tuple(critic), "weight_decay": decay}
+    networks |= {f"{owner}_activation": ACTIVATIONS[policy.activation_fn] for owner in ("actor", "critic")}
+    features = [size for name, size in policy.features_extractor_kwargs.items() if name.endswith("_dim")]
+    networks |= {"encoder_features": features[0]} if features and spec.images else {}
+    return {**networks, "critics": policy.critic_kwargs["n_critics"]}
+
+
+def fixed_settings(model: Any) -> dict[str, Any]:
+    """Arguments that hold for a model's whole life."""
+    names = ("gamma", "tau", "batch_size", "policy_delay", "target_policy_noise", "target_noise_clip")
+    return {name: getattr(model, name) for name in (*names, "buffer_size", "n_steps")}
+
+
+def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) -> Config:
+    """The configuration of a run with a model's arguments."""
+    rate, steps = float(model.lr_schedule(1)), model.train_freq.frequency * model.n_envs
+    td3 = {name: getattr(model, name) for name in ("gamma", "tau", "batch_size", "policy_delay", "target_noise_clip")}
+    td3 |= {"target_noise": model.target_policy_noise, "actor_lr": rate, "critic_lr": rate}
+    settings = {
+        "seeds": [seed],
+        "total_steps": ENDLESS,
+        "random_steps": model.learning_starts,
+        "updates_per_step": 1.0 if model.gradient_steps < 0 else model.gradient_steps / steps,
+        "device": model.device.type,
+        "threads": torch.get_num_threads(),
+        "env": {"name": env_name, "num_envs": model.n_envs},
+        "td3": {**td3, **networks},
+        "replay": {"capacity": max(model.buffer_size // model.n_envs, 1) * model.n_envs, "n_step": model.n_steps},
+        "log": {"every_steps": REPORT_EVERY, "diagnose_every_steps": 0},
+        "eval": {"every_steps": ENDLESS},
+        "checkpoint": {"every_steps": ENDLESS},
+    }
+    return merge(Config(), settings)
+
+
+def name_of(env: Any) -> str:
+    """What the run calls an environment."""
+    with suppress(Exception):  # whatever the user's environment has instead of a name
+        spec = env.get_attr("spec", 0)[0]
+        return str(spec.id) if spec is not None else type(env.get_attr("unwrapped", 0)[0]).__name__
+    return "environment"
+
+
+@contextmanager
+def delayed_interrupt() -> Iterator[None]:
+    """Lets Ctrl-C wait until a stage of our loop is over."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+# Modules: their policies in our memory, so what is written to either is in both.
+
+
+def share(policy: Any, agent: Any) -> None:
+    """Lets the parameters of a policy of theirs be views of our agent's."""
+    for name in ("actor", "actor_target", "critic", "critic_target"):
+        module = getattr(policy, name)
+        if isinstance(policy, ImagePolicy):
+            module.flat.data = agent.policy.flat if name == "actor" else getattr(agent, name).flat
+            continue
+        stack, networks = getattr(agent, name), [module.mu] if name.startswith("actor") else module.q_networks
+        parameters = [parameter for network in networks for parameter in network.parameters()]
+        for parameter, view in zip(parameters, layers(stack, stack.flat), strict=True):
+            parameter.data = view
+
+
+def layers(stack: Stack, flat: Tensor) -> Iterator[Tensor]:
+    """Parts of flat (K, P), which has a number for each parameter, as their linear layers have them."""
+    pieces = stack.architecture.parameters(flat.detach())
+    for row in range(len(flat)):
+        for weight, bias in zip(pieces[::2], pieces[1::2], strict=True):  # (K, in, out), (K, 1, out)
+            yield weight[row].T
+            yield bias[row, 0]
+
+
+class Weights(nn.Module):
+    """The parameters of networks that see what the encoder returns."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        super().__init__()
+        self.flat = nn.Parameter(torch.zeros(rows, size), requires_grad=False)
+
+
+class ImageActor(BasePolicy):
+    """An actor with our encoder of images."""
+
+    def __init__(self, observation_space: Any, action_space: Any, networks: dict[str, Any]) -> None:
+        super().__init__(observation_space, action_space, squash_output=True)
+        self.networks, self.spec = networks, spec_for(observation_space, action_space)
+        self.architecture = actor_architecture(self.spec, TD3Config(**networks))
+        self.flat = nn.Parameter(torch.zeros(1, self.architecture.size), requires_grad=False)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        known = {"observation_space": self.observation_space, "action_space": self.action_space}
+        return {**known, "networks": self.networks}
+
+    def forward(self, observation: Any, deterministic: bool = True) -> Tensor:
+        is_dict = isinstance(observation, dict)
+        arrays = {name: each.cpu().numpy() for name, each in (observation if is_dict else {"": observation}).items()}
+        flat = flatten_batch(arrays if is_dict else arrays[""], len(next(iter(arrays.values()))), self.spec)
+        snapshot = PolicySnapshot(0, self.architecture, np.asarray(self.flat.detach().cpu()))
+        return torch.from_numpy(MemberPolicy(snapshot, 0)(flat)).to(self.device)
+
+    _predict = forward
+
+
+class ImagePolicy(CnnPolicy):
+    """In the shape of their CnnPolicy: an actor and critics that share our encoder."""
+
+    def _build(self, lr_schedule: Any) -> None:
+        spec = spec_for(self.observation_space, self.action_space)
+        networks = networks_of(self, spec)
+        cfg = TD3Config(**networks)
+        self.actor: Any = ImageActor(self.observation_space, self.action_space, networks)
+        self.actor_target: Any = Weights(1, self.actor.architecture._replace(encoded=True).size)
+        critics = cfg.critics, critic_architecture(spec, cfg).size
+        self.critic: Any = Weights(*critics)
+        self.critic_target: Any = Weights(*critics)
+        for network in (self.actor, self.critic):
+            network.optimizer = self.optimizer_class(network.parameters(), lr=lr_schedule(1))  # type: ignore[call-arg]
+
+    def set_training_mode(self, mode: bool) -> None: ...  # nothing in it depends on that
+
+
+# World: their environments, statistics and evaluations as our loop knows them.
+
+
+def transitions(
+    spec: Spec, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any
+) -> tuple[NDArray[Any], NDArray[np.int64], list[float]]:
+    """Rows of the replay, how each ends, and rewards, of one step of all environments; actions are in [-1, 1]."""
+    truncated = np.array([bool(np.any(info.get("TimeLimit.truncated", False))) for info in infos])
+    terminated = np.asarray(dones, bool) & ~truncated
+    r = [number("reward", float(reward)) for reward in rewards]
+    r_and_terminated = np.column_stack([r, terminated]).astype(np.float32)
+    s, s2 = flat_observations(s, spec), flat_observations(s2, spec)
+    rows = rows_of(spec, s, np.asarray(a, np.float32).reshape(len(r), -1), r_and_terminated, s2)
+    return rows, np.where(terminated, TERMINATED, np.where(dones, TRUNCATED, GOES_ON)), r
+
+
+def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
+    """Observations of all environments, as our replay and policies take them."""
+    first = next(iter(observations.values())) if isinstance(observations, dict) else observations
+    return flatten_batch(observations, len(first), spec)
+
+
+class VecEnvCollector:
+    """Returns to our loop what their loop has added since."""
+
+    keeps_episodes, takes_turns = False, True
+
+    def __init__(self, spec: Spec, envs: int) -> None:
+        self.spec, self.envs, self.policy = spec, envs, None
+        self.rows, self.origins, self.ended = list[Any](), list[Any](), list[EpisodeResult]()
+        self.episodes = np.full(envs, -1)
+        self.begin_episodes()
+
+    def begin_episodes(self) -> None:
+        """Notes that the environments were reset."""
+        self.episodes[:] = self.episodes.max() + 1
+        self.lengths, self.totals_of_episodes = np.zeros(self.envs, int), np.zeros(self.envs)
+
+    def act(self, observations: Any) -> Floats:
+        """The policy's actions in [-1, 1], in the shape of the environments'."""
+        actions = self.policy(flat_observations(observations, self.spec))  # type: ignore[misc]
+        if not np.isfinite(actions).all():
+            raise UserError(f"the policy's actions are {actions}: training has diverged; lower the learning rate")
+        return actions.reshape(-1, *self.spec.action_shape)
+
+    def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
+        """Takes one step of all environments, as a replay of theirs would."""
+        rows, endings, r = transitions(self.spec, s, s2, a, rewards, dones, infos)
+        self.rows.append(rows)
+        origins = np.column_stack([np.arange(self.envs), self.episodes, self.lengths, endings])
+        self.origins.append(origins.astype(np.int32))
+        self.lengths += 1
+        self.totals_of_episodes += r
+        for env in np.flatnonzero(dones).tolist():
+            success = infos[env].get("is_success")
+            metrics = {} if success is None else {SUCCESS: float(success)}
+            about = env, int(self.episodes[env]), float(self.totals_of_episodes[env]), int(self.lengths[env])
+            self.ended.append(EpisodeResult(*about, bool(endings[env] == TERMINATED), metrics=metrics))
+            self.episodes[env] += 1
+            self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
+
+    def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
+        self.policy: Any = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
+
+    def poll(self) -> Collected:
+        rows, origins, ended = self.rows, self.origins, self.ended
+        if not rows:
+            return Collected([], [], [])
+        self.rows, self.origins, self.ended = [], [], []
+        rollout = Rollout(0, np.concatenate(rows), np.concatenate(origins), self.spec.newest_width, ended, [])
+        return Collected([rollout], [], [])
+
+    def use(self, cfg: Config) -> None: ...  # noise and rates are the model's own
+    def stop(self, member: int) -> None: ...
+    def supervise(self) -> None: ...
+    def totals(self) -> None: ...
+    def close(self) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any], stop: threading.Event) -> list[str]:
+        return []
+
+
+class Wanted(Governor):
+    """Calls for the updates that their loop asks for: their number depends on rollouts."""
+
+    updates_wanted = 0
+
+    def due(self, transitions: Any, updates: int) -> int:
+        return self.updates_wanted - updates
+
+
+class TheirNormaliser(Normaliser):
+    """Scales observations by a VecNormalize's own statistics, as they are when transitions arrive."""
+
+    def __init__(self, env: VecNormalize, spec: Spec, device: torch.device) -> None:
+        super().__init__(1, spec.observation_size, device)
+        self.env, self.spec, self.deviation = env, spec, np.ones((1, spec.observation_size))
+        self.add()
+
+    def add(self, rollout: Rollout | None = None) -> None:
+        statistics: Any = self.env.obs_rms
+        for part in self.spec.observation:
+            own = statistics.get(part.path[0]) if part.path else statistics
+            if own is not None:
+                self.moments.mean[0, part.start : part.stop] = own.mean.reshape(-1)
+                self.deviation[0, part.start : part.stop] = np.sqrt(own.var.reshape(-1) + self.env.epsilon)
+        self._update_scaling(0)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        return self.deviation
+
+    def _scaled(self, s: Tensor) -> Tensor:
+        return ((s - self._mean) / self._std).clamp(-self.env.clip_obs, self.env.clip_obs)
+
+
+class TheirScaler(RewardScaler):
+    """Divides rewards by the deviation that a VecNormalize has estimated so far."""
+
+    def __init__(self, env: VecNormalize, gamma: float, device: torch.device) -> None:
+        super().__init__(1, gamma, device)
+        self.env = env
+        self.add()
+
+    def add(self, *rollouts: Rollout) -> None:
+        send(self._scale, self.scale.astype(np.float32))
+
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        return np.full((1, 1), np.sqrt(self.env.ret_rms.var + self.env.epsilon))
+
+    def scaled(self, batch: Batch) -> Batch:
+        s, a, r, *rest = super().scaled(batch)
+        return Batch(s, a, r.clamp(-self.env.clip_reward, self.env.clip_reward), *rest)
+
+
+class CallbackEvaluations(NoEvaluator):
+    """Evaluates nothing itself; what EvalCallbacks have found is an evaluation of the run."""
+
+    def __init__(self) -> None:
+        self.ready: list[Evaluation] = []
+
+    def poll(self, *, wait: bool = False) -> Evaluated:
+        ready, self.ready = self.ready, []
+        return Evaluated(ready, [], [])
+
+
+class Listened:
+    """An EvalCallback, which keeps what it finds if it has a log_path: one without is lent one while it learns."""
+
+    def __init__(self, callback: EvalCallback, path: str) -> None:
+        self.callback, self.given = callback, callback.log_path
+        callback.log_path = self.given or path
+        self.known = len(callback.evaluations_results)
+
+    def news(self) -> list[EpisodeResult]:
+        """The episodes of an evaluation that was not returned before."""
+        found = self.callback
+        if len(found.evaluations_results) == self.known:
+            return []
+        self.known = len(found.evaluations_results)
+        totals, lengths = found.evaluations_results[-1], found.evaluations_length[-1]
+        metrics = [{SUCCESS: float(success)} for success in found._is_success_buffer] or [{}] * len(totals)
+        episodes = zip(totals, lengths, metrics, strict=True)
+        return [
+            EpisodeResult(0, episode, float(total), int(length), terminated=False, metrics=of_info)
+            for episode, (total, length, of_info) in enumerate(episodes)
+        ]
+
+    def close(self) -> None:
+        self.callback.log_path = self.given
+
+
+def evaluations_in(callback: Any) -> Iterator[EvalCallback]:
+    """The EvalCallbacks in a callback, however deep."""
+    if isinstance(callback, EvalCallback):
+        yield callback
+    inner = callback.callbacks if isinstance(callback, CallbackList) else [getattr(callback, "callback", None)]
+    for each in inner:
+        if isinstance(each, BaseCallback):
+            yield from evaluations_in(each)
+
+
+# Replay: ours in the shape of theirs.
+
+
+COLUMNS = {"observations": 0, "actions": 1, "rewards": 2, "next_observations": 4}  # of a row
+
+
+class ReplayView(NStepReplayBuffer):
+    """Reads, samples and adds to our replay; its arrays hold what is filled, and on the CPU they are the replay's."""
+
+    def __init__(self, model: Any, memory: Any) -> None:
+        self.observation_space, self.action_space = model.observation_space, model.action_space
+        self.n_envs, self.n_steps, self.gamma = model.n_envs, model.n_steps, model.gamma
+        self.buffer_size, self.memory = memory.replay.capacity // self.n_envs, memory
+        self.device, self.handle_timeout_termination, self.optimize_memory_usage = model.device, True, False
+
+    @property
+    def pos(self) -> int:  # type: ignore[override]
+        return int(self.memory.added[0]) // self.n_envs % self.buffer_size
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        return bool(self.memory.added[0] >= self.buffer_size * self.n_envs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in (*COLUMNS, "dones", "timeouts"):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        replay, filled = self.memory.replay, self.size() * self.n_envs
+        if name not in COLUMNS:
+            endings = replay.links.origins[0, :filled, 3].reshape(-1, self.n_envs)
+            return np.float32(endings == TRUNCATED if name == "timeouts" else endings != GOES_ON)
+        self._refuse_images()
+        column = torch.split(replay.rows[0, :filled].cpu(), replay.columns, dim=-1)[COLUMNS[name]].numpy()
+        array = column.reshape(-1, self.n_envs, column.shape[-1])
+        return array[..., 0] if name == "rewards" else array if name == "actions" else self._observed(array)
+
+    def _observed(self, array: NDArray[Any]) -> Any:
+        """Observations in their own shapes; choices are one-hot vectors."""
+        parts = {}
+        for part in self.memory.replay.spec.observation:
+            shape = part.shape if part.first_choice is None else (-1,)
+            parts[part.path] = array[..., part.start : part.stop].reshape(*array.shape[:2], *shape)
+        return parts[()] if () in parts else {path[0]: part for path, part in parts.items()}
+
+    def _refuse_images(self) -> None:
+        if self.memory.replay.spec.images:
+            raise UserError("a replay with images keeps frames once, so it has no arrays that could be read or saved")
+
+    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+        """Single transitions, as theirs draw them."""
+        kind: Any = DictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else ReplayBuffer
+        return kind._get_samples(self, batch_inds, env)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        names = (*COLUMNS, "dones", "timeouts", "pos", "full")
+        return SimpleNamespace(**{name: copy.deepcopy(getattr(self, name), memo) for name in names})
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Takes a step of every environment from elsewhere; such rows have no neighbours, and are no steps."""
+        spec = self.memory.replay.spec
+        rows, endings, _ = transitions(spec, obs, next_obs, action, np.ravel(reward), np.ravel(done), infos)
+        self._put(rows, np.column_stack([np.full((len(rows), 3), UNKNOWN), endings]).astype(np.int32))
+
+    def contents(self) -> dict[str, NDArray[Any]]:
+        self._refuse_images()
+        contents: dict[str, NDArray[Any]] = self.memory.replay.contents(0, *self.memory.replay.kept(0))
+        return contents
+
+    def fill(self, rows: NDArray[Any], origins: NDArray[Any]) -> None:
+        """Replaces what it holds by such contents."""
+        width = self.memory.replay.rows.shape[2]
+        is_known = rows.ndim == 2 and rows.shape[1] == width and rows.dtype == np.float32
+        if not is_known or origins.shape != (len(rows), 4) or origins.dtype != np.int32:
+            raise ValueError(f"it holds rows {rows.shape}, and transitions of this environment have {width} numbers")
+        if not np.isfinite(rows).all() or not np.isin(origins[:, 3], (GOES_ON, TERMINATED, TRUNCATED)).all():
+            raise ValueError("one of its transitions is not finite, or has no known ending")
+        self.reset()
+        self._put(rows, origins)
+        self.memory.replay.links.end_episodes()
+
+    def reset(self) -> None:
+        """Empties it; steps that were taken stay counted."""
+        collected = self.memory.collected(0)
+        self.memory.replay.set_added([0])
+        self.memory.replay.links.end_episodes()
+        self.memory.carried[0] = -collected
+
+    def _put(self, rows: NDArray[Any], origins: NDArray[Any]) -> None:
+        self.memory.add(Rollout(0, rows, origins, self.memory.replay.spec.newest_width, [], []))
+        self.memory.carried[0] += len(rows)  # no step of the run
+
+
+# Files: JSON and safetensors in a zip, in which nothing is code; and their zips.
+
+MODEL, TENSORS, FORMAT = "model.json", "tensors.safetensors", 1
+MOST_BYTES, MOST_JSON_BYTES = 2**33, 2**28  # of a file, and of a description in it, before it is unpacked; chosen
+ARGUMENTS: dict[Any, dict[str, str]] = {  # what is saved of an object: an argument and its attribute
+    spaces.Dict: {"spaces": "spaces"},
+    spaces.Box: {"low": "low", "high": "high"},
+    spaces.Discrete: {"n": "n", "start": "start"},
+    spaces.MultiDiscrete: {"nvec": "nvec", "start": "start"},
+    spaces.MultiBinary: {"n": "n"},
+    NormalActionNoise: {"mean": "_mu", "sigma": "_sigma"},
+    OrnsteinUhlenbeckActionNoise: {"mean": "_mu", "sigma": "_sigma", "theta": "_theta", "dt": "_dt"},
+}
+CLASSES = {kind.__name__: kind for kind in (*ARGUMENTS, *POLICIES, ImagePolicy, *EXTRACTORS, *ACTIVATIONS, *OPTIMISERS)}
+
+
+@contextmanager
+def meaningful(path: Any, advice: str = "") -> Iterator[None]:
+    """Turns whatever a file that holds anything may raise into a sentence; nothing else is done inside."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (*CORRUPT_ERRORS, *(TypeError, AssertionError, AttributeError, RuntimeError, zipfile.BadZipFile)) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error_text(error)}){advice}") from error
+
+
+def write(path: Any, content: bytes, suffix: str) -> None:
+    """Writes into a file that is open, or replaces one whole."""
+    if hasattr(path, "write"):
+        path.write(content)
+        return
+    path = Path(path) if Path(path).suffix else Path(path).with_suffix(suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error_text(error)}") from None
+
+
+def content_of(path: Any, suffix: str) -> bytes:
+    """Reads a file, or one that is open."""
+    if hasattr(path, "read"):
+        return bytes(path.read(MOST_BYTES))
+    is_named_so = Path(path).suffix or Path(path).is_file()
+    return read(followed(Path(path) if is_named_so else Path(path).with_suffix(suffix)), MOST_BYTES)
+
+
+def unpacked(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Unpacks a file, unless it says that it is larger; it is not unpacked further than it says."""
+    if (size := archive.getinfo(name).file_size) > most:
+        raise Refused(f"{name} holds {size:,} bytes, more than the limit of {most:,}")
+    return archive.read(name)
+
+
+def write_model(path: Any, data: dict[str, Any]) -> None:
+    """Writes values as described by `encoded`."""
+    arrays: dict[str, NDArray[Any]] = {}
+    described, content = encoded(data, arrays), io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(MODEL, to_json({"format": FORMAT, "model": described}))
+        archive.writestr(TENSORS, safetensors.numpy.save(arrays))
+    write(path, content.getvalue(), ".zip")
+
+
+def encoded(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """A value as plain JSON: what is none is a list of its kind and its parts, and arrays are told apart."""
+    kind = next((kind for kind in ARGUMENTS if isinstance(value, kind)), None)
+    if kind is not None:
+        parts = {name: getattr(value, attribute) for name, attribute in ARGUMENTS[kind].items()}
+        return ["made", kind.__name__, encoded(parts, arrays)]
+    if isinstance(value, gymnasium.Space):
+        raise UserError(f"{value} cannot be saved; use Box, Dict, Discrete, MultiDiscrete or MultiBinary")
+    if isinstance(value, np.ndarray):
+        arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
+        return ["array", str(len(arrays) - 1)]
+    if isinstance(value, type):
+        return ["class", value.__name__]
+    if isinstance(value, Mapping):
+        return ["values", [[name, encoded(each, arrays)] for name, each in value.items()]]
+    if isinstance(value, list | tuple):
+        return ["list", [encoded(each, arrays) for each in value]]
+    return value.item() if isinstance(value, np.generic) else str(value) if isinstance(value, os.PathLike) else value
+
+
+def decoded(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """The inverse of encoded; no class is imported by a name."""
+    if not isinstance(value, list):
+        return value
+    kind, content, *parts = value
+    if kind == "array":
+        return arrays[content]
+    if kind == "list":
+        return [decoded(each, arrays) for each in content]
+    if kind == "values":
+        return OrderedDict((str(name), decoded(each, arrays)) for name, each in content)
+    if kind == "class":
+        return CLASSES[content]
+    if kind != "made" or CLASSES[content] not in ARGUMENTS:
+        raise Refused(f"it holds a {kind!r:.60}")
+    made = decoded(parts[0], arrays)
+    if content == "Box":
+        made["dtype"] = made["low"].dtype.type
+    return CLASSES[content](**made)
+
+
+def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[TD3], None]]:
+    """Reads the attributes of a model, and what restores the rest once it is made."""
+    with meaningful(path):
+        content = content_of(path, ".zip")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            is_ours = MODEL in archive.namelist()
+            data, restore = our_model(archive) if is_ours else their_model(archive, env, given)
+        refuse_larger(data, len(content))
+        return {name: value for name, value in data.items() if name in SAVED}, restore
+
+
+def refuse_larger(data: dict[str, Any], size: int) -> None:
+    """Refuses networks that a file of this size cannot hold, before they are made."""
+    spec = spec_for(data["observation_space"], data["action_space"])
+    networks = to_fields(data["policy_kwargs"])
+    actor, critic = get_actor_critic_arch(networks.get("net_arch") or [256, 256])
+    for hidden, count in ((actor, 1), (critic, networks.get("n_critics", 2))):
+        sizes = [spec.observation_size + spec.action_size, *hidden]
+        if min(sizes) < 0 or count * sum(inputs * outputs for inputs, outputs in pairwise(sizes)) > size:
+            raise Refused(f"it says that it has {count} networks with layers of {hidden}, and is smaller than these")
+
+
+def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], Callable[[TD3], None]]:
+    """What `write_model` has written."""
+    stored = fields_in(unpacked(archive, MODEL, MOST_JSON_BYTES))
+    if stored["format"] != FORMAT:
+        raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
+    data = to_fields(decoded(stored["model"], safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))))
+    data["train_freq"], learner = tuple(data.get("train_freq", (1, "step"))), data.pop("learner")
+    return data, lambda model: model._learner.restore(learner)
+
+
+def their_model(
+    archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], Callable[[TD3], None]]:
+    """What a zip of theirs holds: values in plain JSON, and tensors. Whatever is pickled in it is left alone."""
+    fields = fields_in(unpacked(archive, "data", MOST_JSON_BYTES))
+    weights = tensors_in(archive, "policy.pth")
+    if any("features_extractor" in name for name in weights):
+        raise Refused("it has a features extractor, which only stable_baselines3.TD3 has")
+    if "actor.mu.0.weight" not in weights or "critic.qf0.0.weight" not in weights:
+        raise Refused("it is another algorithm's")
+    shapes = {name: list(weight.shape) for name, weight in weights.items() if name.endswith("weight")}
+    actor, critic = ([shape[0] for name, shape in shapes.items() if of in name] for of in ("actor.mu.", "critic.qf0."))
+    critics = len({name.split(".")[1] for name in shapes if name.startswith("critic.")})
+    networks: dict[str, Any] = {"net_arch": {"pi": actor[:-1], "qf": critic[:-1]}, "n_critics": critics}
+    activations = {kind.__name__: kind for kind in ACTIVATIONS}
+    written = str(to_fields(fields.get("policy_kwargs") or {}).get("activation_fn", ""))
+    if known := re.search(rf"\b({'|'.join(activations)})\b", written):
+        networks["activation_fn"] = activations[known[1]]
+    data = {name: value for name, value in fields.items() if name in SAVED and not isinstance(value, dict | list)}
+    data |= {"policy_kwargs": networks, "policy_class": MlpPolicy, "n_envs": 1, "_last_obs": None}
+    if env is None:
+        data["observation_space"] = spaces.Box(-np.inf, np.inf, (shapes["actor.mu.0.weight"][1],))
+        data["action_space"] = their_actions(to_fields(fields["action_space"]), actor[-1])
+    else:
+        wrapped = TD3._wrap_env(env)
+        data |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
+        data["policy_class"] = MultiInputPolicy if isinstance(wrapped.observation_space, spaces.Dict) else MlpPolicy
+        names = [name for name in ("learning_rate", "train_freq", "action_noise") if name not in {**data, **given}]
+        if names:
+            text = f"{', '.join(names)} are pickled in it, which is not read: give them to load() to train as before"
+            warnings.warn(text, stacklevel=4)
+    optimisers = {owner: tensors_in(archive, f"{owner}.optimizer.pth")["state"] for owner in ("actor", "critic")}
+
+    def restore(model: TD3) -> None:
+        model.policy.load_state_dict(weights)
+        for owner, moments in optimisers.items():
+            stack, adam = (getattr(model._learner.agent, name) for name in (owner, f"{owner}_adam"))
+            for moment, their_name in ((adam.mean, "exp_avg"), (adam.square, "exp_avg_sq")):
+                for view, layer in zip(layers(stack, moment), sorted(moments), strict=False):
+                    view.copy_(moments[layer][their_name])
+            adam.steps.fill_(float(moments[0]["step"]) if moments else 0.0)
+        model._learner.updates = int(data.get("_n_updates", 0))
+
+    return data, restore
+
+
+def tensors_in(archive: zipfile.ZipFile, name: str) -> Any:
+    """Reads tensors, which alone torch reads anywhere in T3D; it refuses what would run code."""
+    content = unpacked(archive, name, MOST_BYTES)
+    with zipfile.ZipFile(io.BytesIO(content)) as inner:
+        if sum(record.file_size for record in inner.infolist()) > MOST_BYTES:
+            raise Refused(f"{name} says that it holds more than the limit of {MOST_BYTES:,} bytes")
+    try:
+        return to_fields(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except Exception as error:  # whatever torch raises for what is not tensors by name
+        raise Refused(f"{name} holds more than tensors: torch does not read it ({type(error).__name__})") from None
+
+
+def their_actions(described: dict[str, Any], size: int) -> Any:
+    """Reads the bounds of actions from their description, which is text."""
+    texts = [str(described.get(name, "")).strip("[]").split() for name in ("low", "high")]
+    low, high = (np.array([*map(float, words)], np.float32) for words in texts)
+    if not low.shape == high.shape == (size,):
+        raise UserError("the bounds of its actions are only pickled in it: give the environment, load(path, env=...)")
+    return spaces.Box(low, high)

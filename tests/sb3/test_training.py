@@ -1,0 +1,333 @@
+"""Stable-Baselines3's TD3 on our loop: what scripts do with it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her import HerReplayBuffer
+from stable_baselines3.td3.policies import MlpPolicy
+
+import t3d
+from run_folders import events_of
+from t3d.app.cli import main
+from t3d.errors import UserError
+from t3d.events import End, EpisodeEnd, Eval, Note, Start
+from t3d.sb3 import TD3
+from their_models import Numbered, numbered, small, theirs
+
+IMAGE = spaces.Box(0, 255, (40, 40, 2), np.uint8)
+DICT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 3)), "a": spaces.Discrete(4), "c": spaces.MultiBinary(3)})
+
+
+def test_it_is_theirs_and_learns_on_our_engine() -> None:
+    model = small()
+    assert isinstance(model, stable_baselines3.TD3)
+    assert model.learn(60) is model
+    assert model._run.parts.cfg.engine == "fused"
+    assert model._learner.updates == model._n_updates == 20
+    mean, deviation = evaluate_policy(model, Monitor(gym.make("Pendulum-v1")), n_eval_episodes=1)
+    assert mean < 0 == deviation
+
+
+@pytest.mark.parametrize(
+    ("arguments", "envs"),
+    [
+        ({}, 1),
+        ({"train_freq": 3}, 1),
+        ({"train_freq": 3, "gradient_steps": -1}, 2),
+        ({"gradient_steps": 2}, 4),
+        ({"train_freq": (2, "episode"), "gradient_steps": -1}, 1),
+        ({"gradient_steps": 0}, 1),
+    ],
+)
+def test_it_makes_as_many_updates_as_theirs(arguments: dict[str, Any], envs: int) -> None:
+    counts = []
+    for model in (small(numbered(envs), **arguments), theirs(numbered(envs), **arguments)):
+        model.learn(50).learn(30, reset_num_timesteps=False)
+        counts.append((model.num_timesteps, model._n_updates, model._episode_num, model.replay_buffer.pos))
+    assert counts[0] == counts[1]
+
+
+def test_their_modules_are_our_memory() -> None:
+    model = small()
+    model.learn(60)
+    observed = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    with torch.no_grad():
+        torchs = model.actor(torch.from_numpy(observed)).numpy()
+    np.testing.assert_allclose(torchs, model._collector.act(observed), atol=1e-6)
+    before, agent = model.policy.state_dict()["actor.mu.0.weight"].clone(), model._learner.agent
+    model.learn(20, reset_num_timesteps=False)
+    assert not torch.equal(before, model.policy.state_dict()["actor.mu.0.weight"])
+    for name in ("actor", "actor_target", "critic", "critic_target"):
+        numbers = sum(parameter.numel() for parameter in getattr(model, name).parameters())
+        assert numbers == getattr(agent, name).flat.numel()
+        for parameter in getattr(model, name).parameters():
+            parameter.data.fill_(0.25)
+        assert (getattr(agent, name).flat == 0.25).all(), name
+    expected = torch.from_numpy(observed)
+    s, a = torch.randn(1, 4, 3), torch.randn(1, 4, 1)
+    critic = torch.stack([each.squeeze(-1) for each in model.critic(s[0], a[0])])
+    torch.testing.assert_close(agent.critic(s, a)[0], critic)
+    np.testing.assert_allclose(model._collector.act(observed), model.actor(expected).detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("space", [DICT, spaces.Discrete(5), spaces.MultiDiscrete([3, 4])], ids=str)
+def test_they_act_alike_on_any_observation(space: Any) -> None:
+    model = small(numbered(2, space=space), "MultiInputPolicy" if space is DICT else "MlpPolicy")
+    model.learn(60)
+    observed = model.env.reset()
+    theirs_says, _ = model.predict(observed)
+    np.testing.assert_allclose(model.policy.unscale_action(model._collector.act(observed)), theirs_says, atol=1e-5)
+
+
+def test_learning_in_pieces_is_learning() -> None:
+    whole = small().learn(90)
+    pieces = small().learn(30)
+    for _ in range(60):
+        pieces.learn(1, reset_num_timesteps=False)
+    np.testing.assert_array_equal(whole._run.parts.snapshot().flat, pieces._run.parts.snapshot().flat)
+
+
+def test_a_schedule_sets_the_learning_rates() -> None:
+    seen = []
+
+    class Rates(BaseCallback):
+        def _on_step(self) -> bool:
+            seen.append((self.model._learner.coefficients.actor_lr, self.model.actor.optimizer.param_groups[0]["lr"]))
+            return True
+
+    model = small(learning_rate=lambda left: 0.01 * left)
+    model.learn(100, callback=Rates())
+    assert seen[-1] == pytest.approx((0.01 * 0.01, 0.01 * 0.01))
+    assert model._learner.coefficients.critic_lr == 0.0, "at its end"
+
+
+def test_callbacks_see_what_theirs_see() -> None:
+    seen: dict[str, list[Any]] = {}
+
+    class Look(BaseCallback):
+        def _on_step(self) -> bool:
+            names = ("rewards", "infos", "dones", "new_obs", "actions", "buffer_actions")
+            kind = "ours" if isinstance(self.model, TD3) else "theirs"
+            seen.setdefault(kind, []).append([np.shape(self.locals[name]) for name in names])
+            seen[kind].append((self.num_timesteps, self.n_calls, self.locals["dones"].tolist()))
+            seen[kind].append(len(self.model.ep_info_buffer))
+            return self.n_calls < 70
+
+    for model in (small(Numbered()), theirs(Numbered())):
+        model.learn(100, callback=Look())
+    assert seen["ours"] == seen["theirs"]
+    assert small().learn(60, callback=lambda found, _: found["num_collected_steps"] < 100).num_timesteps == 60
+
+
+@pytest.mark.parametrize("arguments", [{}, {"norm_reward": False}, {"norm_obs": False, "clip_reward": 1.5}], ids=str)
+def test_batches_are_scaled_as_their_environment_is_now(arguments: dict[str, Any]) -> None:
+    vec = VecNormalize(numbered(2), clip_obs=1.5, **arguments)
+    model = small(vec)
+    model.learn(80)
+    raw, scaled = model._memory.sampler.sample(), None
+    s, r = raw.s[0].numpy().copy(), raw.r[0].numpy().copy()
+    assert np.abs(s).max() > 2, "the replay holds what the environment returned"
+    for _ in range(2):
+        scaled = model._memory.prepare(raw._replace(s=torch.from_numpy(s[None]), r=torch.from_numpy(r[None])))
+        np.testing.assert_allclose(scaled.s[0].numpy(), vec.normalize_obs(s), atol=1e-5)
+        np.testing.assert_allclose(scaled.r[0].numpy(), vec.normalize_reward(r), atol=1e-5)
+        model.learn(20, reset_num_timesteps=False)
+    mean = model.replay_buffer.sample(200, env=vec).observations.numpy().mean()
+    assert abs(mean) < 1
+
+
+def test_environments_in_processes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import gymnasium as gym\nfrom stable_baselines3.common.vec_env import SubprocVecEnv\nfrom t3d.sb3 import TD3\n"
+        "if __name__ == '__main__':\n    env = SubprocVecEnv([lambda: gym.make('Pendulum-v1')] * 2, 'fork')\n"
+        "    model = TD3('MlpPolicy', env, learning_starts=20, batch_size=8, policy_kwargs={'net_arch': [8]})\n"
+        "    print(model.learn(60).num_timesteps, model._n_updates)\n    env.close()\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["60", "20"], done.stderr
+
+
+def test_images() -> None:
+    model = small(numbered(1, space=IMAGE), "CnnPolicy", learning_starts=20)
+    model.learn(24)
+    before = model._learner.agent.policy.flat.clone()
+    model.learn(4, reset_num_timesteps=False)
+    assert not torch.equal(before, model.actor.flat), "actor and encoder are our memory"
+    observed = model.env.reset()
+    expected = model.policy.unscale_action(model._collector.act(observed))
+    np.testing.assert_allclose(model.predict(observed)[0], expected, atol=1e-6)
+    with pytest.raises(UserError, match="keeps frames once"):
+        model.replay_buffer.observations  # noqa: B018
+
+
+def test_the_replay_is_read_and_added_to() -> None:
+    model = small(numbered(2, terminates=False))
+    model.learn(60)
+    buffer, reference = model.replay_buffer, theirs(numbered(2, terminates=False))
+    reference.learn(60)
+    assert isinstance(buffer, type(reference.replay_buffer)) and buffer.size() == reference.replay_buffer.size() == 30
+    for name in ("observations", "next_observations", "rewards", "dones", "timeouts"):
+        expected = getattr(reference.replay_buffer, name)[:30]
+        np.testing.assert_array_equal(getattr(buffer, name), expected, err_msg=name)
+    buffer.rewards[3, 1] = 77.0
+    assert model._memory.replay.rows[0, 7, 3] == 77.0, "on a CPU it is the memory itself"
+    infos = [{"TimeLimit.truncated": True}, {}]
+    two = np.ones((2, 2), np.float32)
+    buffer.add(two, 2 * two, np.float32([[0.5], [-0.5]]), np.float32([5, 6]), np.array([True, True]), infos)
+    assert (buffer.pos, buffer.timeouts[-1].tolist(), buffer.dones[-1].tolist()) == (31, [1, 0], [1, 1])
+    assert model._memory.collected(0) == 60, "they are no steps of the run"
+    drawn = buffer.sample(500)
+    assert drawn.rewards.max() == 77 and set(np.unique(drawn.dones)) == {0, 1}
+    model.learn(1200)
+    assert buffer.full and buffer.observations.shape == (250, 2, 2)
+
+
+def test_a_replay_of_dicts_has_arrays_by_name() -> None:
+    model = small(numbered(2, space=DICT), "MultiInputPolicy")
+    model.learn(20)
+    arrays = model.replay_buffer.observations
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "a": (10, 2, 4),
+        "b": (10, 2, 2, 3),
+        "c": (10, 2, 3),
+    }
+    assert (arrays["a"].sum(axis=-1) == 1).all(), "choices are one-hot"
+    assert model.replay_buffer.sample(7).next_observations["b"].shape == (7, 2, 3)
+
+
+def test_a_run_folder_serves_our_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = []
+    for seed in (1, 2):
+        model = small(Monitor(Numbered()), seed=seed, run_folder=tmp_path / f"run-{seed}")
+        callback = EvalCallback(Monitor(Numbered()), eval_freq=30, n_eval_episodes=2, verbose=0)
+        model.learn(90, callback=[callback, CheckpointCallback(50, str(tmp_path / "theirs"))])
+        assert callback.log_path is None, "it was lent one"
+        folders.append(str(model.run_folder))
+    events = events_of(tmp_path / "run-1")
+    evaluations = [event for event in events if isinstance(event, Eval)]
+    assert [(event.step, event.mean_return, event.metrics["success"]) for event in evaluations] == [
+        (step, 28.0, 1.0) for step in (30, 60, 90)
+    ]
+    ended = [event for event in events if isinstance(event, EpisodeEnd)]
+    assert [event.total_reward for event in ended] == [28.0] * 12
+    assert isinstance(events[0], Start) and events[0].config["total_steps"] == 90
+    assert not [event for event in events if isinstance(event, End)], "it may learn on"
+    for command in (["plot", *folders], ["compare", *folders], ["runs", "show", folders[0]], ["export", folders[0]]):
+        code = main(command)
+        assert code in (0, None), (command, capsys.readouterr())
+    policy, observed = t3d.load_policy(tmp_path / "run-2" / "last" / "seed-2.safetensors"), np.float32([3, -3])
+    np.testing.assert_allclose(policy(observed), model.predict(observed)[0], atol=1e-5)
+
+
+def test_a_temporary_folder_goes_with_the_model() -> None:
+    model = small()
+    assert model.run_folder is None
+    model.learn(50, callback=EvalCallback(Monitor(Numbered(spaces.Box(-1, 1, (3,)))), eval_freq=45, verbose=0))
+    folder, alive = model.run_folder, weakref.ref(model)
+    assert folder.exists()
+    del model
+    gc.collect()
+    assert alive() is None and not folder.exists()
+
+
+def test_no_exploration_is_noted() -> None:
+    model = small(action_noise=None)
+    model.learn(1)
+    notes = [event.text for event in events_of(model.run_folder) if isinstance(event, Note)]
+    assert any("action_noise=None" in text for text in notes)
+
+
+def test_ctrl_c_waits_for_a_consistent_state_and_learning_goes_on() -> None:
+    class Press(BaseCallback):
+        def _on_rollout_end(self) -> None:
+            if self.n_calls == 50:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def _on_step(self) -> bool:
+            return True
+
+    model = small()
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(100, callback=Press())
+    assert model.num_timesteps == 50
+    assert model.learn(20, reset_num_timesteps=False).num_timesteps == 70
+    assert model._memory.collected(0) in (69, 70)
+
+
+def test_what_an_environment_raises_ends_no_run() -> None:
+    class Breaks(Numbered):
+        def step(self, action: Any) -> Any:
+            if breaks and self.steps == 5:
+                raise OSError("the arm is stuck")
+            return super().step(action)
+
+    breaks = False
+    model = small(Breaks())
+    model.learn(60)
+    breaks = True
+    with pytest.raises(OSError, match="the arm is stuck"):
+        model.learn(60)
+    breaks = False
+    assert model.learn(60).num_timesteps == 60
+
+
+class OwnPolicy(MlpPolicy):  # type: ignore[misc]
+    pass
+
+
+class OwnTraining(TD3):
+    def train(self, gradient_steps: int, batch_size: int = 0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"policy": OwnPolicy},
+        {"kind": OwnTraining},
+        {"policy_kwargs": {"activation_fn": torch.nn.GELU}},
+        {"policy_kwargs": {"optimizer_class": torch.optim.SGD}},
+        {"policy_kwargs": {"optimizer_kwargs": {"weight_decay": 0.1}}},
+        {"replay_buffer_class": HerReplayBuffer},
+    ],
+    ids=lambda arguments: str(arguments)[:40],
+)
+def test_what_only_theirs_can_do_is_a_sentence(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"stable_baselines3\.TD3"):
+        small(**arguments)
+
+
+def test_what_cannot_change_is_refused() -> None:
+    model = small()
+    model.learn(50)
+    model.gamma = 0.5
+    with pytest.raises(UserError, match="gamma of this model were changed"):
+        model.learn(10)
+
+
+def test_adamw_and_other_networks_are_ours() -> None:
+    kwargs = {"net_arch": {"pi": [8], "qf": [12, 10]}, "activation_fn": torch.nn.Tanh, "n_critics": 3}
+    model = small(policy_kwargs={**kwargs, "optimizer_class": torch.optim.AdamW})
+    td3 = model._run.parts.cfg.td3
+    assert (td3.actor_hidden, td3.critic_hidden, td3.critics, td3.weight_decay) == ((8,), (12, 10), 3, 0.01)
+    assert td3.actor_activation == td3.critic_activation == "tanh"
+    model.learn(60)
