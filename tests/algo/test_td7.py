@@ -87,9 +87,7 @@ def updated(module: Any, members: int, updates: int, copy_every: int) -> tuple[A
         s, a, r, s2, terminated, *_ = is_large
         for m, oracle in enumerate(oracles):
             column = (part[m].unsqueeze(1) for part in (r, terminated))
-            td = oracle.update(s[m], a[m], next(column), s2[m], next(column), draws.target_noise[m])
-            if float((trace.td[m].T - td).abs().max()) > 1e-8:
-                return agent, oracles  # which differ by now, or will
+            oracle.update(s[m], a[m], next(column), s2[m], next(column), draws.target_noise[m])
     assert all(oracle.iterations == updates for oracle in oracles)
     return agent, oracles
 
