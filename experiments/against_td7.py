@@ -113,11 +113,15 @@ def ours(theirs: Any, width: int) -> tuple[Learner, Remembering]:
 
 
 def exact_feedback(sampler: Any) -> Any:
-    """Our feedback without its rounding to float32, so that both choose the same transitions."""
+    """Our feedback in float64, and of a row that was drawn twice their newest priority instead of the larger one.
+
+    So both choose the same transitions.
+    """
 
     def feedback(index: torch.Tensor, td: torch.Tensor) -> None:
         priority = td.abs().amax(dim=1).clamp(min=1) ** sampler.settings.priority_exponent
-        sampler.tree.set(sampler._member, index, priority)
+        last = dict(zip(index[0].tolist(), priority[0].tolist(), strict=True))
+        sampler.tree.set(sampler._member, torch.tensor([[*last]]), torch.tensor([[*last.values()]]))
         sampler.highest.copy_(sampler.highest.maximum(priority.amax(dim=1)))
 
     return feedback
