@@ -15,7 +15,7 @@ import t3d
 from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
 from t3d.algo.learner import Learner
-from t3d.config import Config, merge
+from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import Diagnosed, EpisodeEnd, Update
 from t3d.insight.explain import explained
@@ -137,12 +137,15 @@ def test_a_run_goes_on_from_another_and_is_assessed_anew(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"td3": {"tau": 0.1}}, r"td3.tau=0.1 is not used: the settings of td7 are called td7\.NAME"),
+        (
+            {"td3": {**vars(TD3Config()), "tau": 0.1}},
+            r"td3.tau=0.1 is not used: the settings of td7 are called td7\.NAME",
+        ),
         ({"algo": "td3"}, r"td7\.\w+=.* is not used: the settings of td3 are called td3\.NAME"),
         ({"replay": {"sampling": "proportional"}}, "chooses transitions by td7.priority_exponent"),
         ({"scale_rewards": True}, "without --scale-rewards"),
         ({"sweep": ["td3.gamma=0.9,0.99"]}, "td3.gamma cannot be swept"),
-        ({"env": {"id": "image_worlds:Dot"}}, "unknown rule td7"),
+        ({"env": {"id": "image_worlds:Dot"}}, "has no encoder of images"),
     ],
 )
 def test_what_td7_does_not_use_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:

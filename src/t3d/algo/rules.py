@@ -104,6 +104,8 @@ WITH_IMAGES = {"td3": PIXELS}
 def rule_of(name: str, spec: Spec | None = None) -> Rule:
     """Returns a rule by its name, for an environment with or without images; one of the user's own is imported."""
     has_images = spec is not None and len(spec.images) > 0
+    if has_images and name in RULES and name not in WITH_IMAGES:
+        raise UserError(f"algo={name} has no encoder of images, which are observed here; use --algo td3")
     return named_or_own(name, WITH_IMAGES if has_images else RULES, Rule, "rule")
 
 
