@@ -28,7 +28,8 @@ class Perceptron(nn.Module):
         *hidden, last = self.layers
         for layer in hidden:
             x = self.activation(layer(x))
-        return last(x)
+        out: Tensor = last(x)
+        return out
 
 
 class Encoder(nn.Module):
@@ -39,10 +40,10 @@ class Encoder(nn.Module):
         self.of_pair = Perceptron([size + action, width, width, size], F.elu)
 
     def zs(self, s: Tensor) -> Tensor:
-        return normal(self.of_state(s))
+        return normal(self.of_state.forward(s))
 
     def zsa(self, zs: Tensor, a: Tensor) -> Tensor:
-        return self.of_pair(torch.cat([zs, a], 1))
+        return self.of_pair.forward(torch.cat([zs, a], 1))
 
 
 class Beside(nn.Module):
@@ -54,7 +55,7 @@ class Beside(nn.Module):
         self.rest = Perceptron([hidden[0] + embedding, *hidden, out], activation)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return self.rest(torch.cat([normal(self.first(x)), embedding], 1))
+        return self.rest.forward(torch.cat([normal(self.first(x)), embedding], 1))
 
 
 class TD7Oracle:
@@ -116,7 +117,7 @@ class TD7Oracle:
 
     def step(self, adam: torch.optim.Optimizer, loss: Tensor) -> None:
         adam.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
 
 

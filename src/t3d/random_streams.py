@@ -38,7 +38,12 @@ class Generators:
     def keep(self, members: Sequence[int]) -> Callable[[], None]:
         """Returns what puts the streams of these members back to where they are now."""
         kept = [(self._generators[member], self._generators[member].get_state()) for member in members]
-        return lambda: [generator.set_state(state) for generator, state in kept] and None
+
+        def put_back() -> None:
+            for generator, state in kept:
+                generator.set_state(state)
+
+        return put_back
 
     def state(self) -> State:
         return {"generators": np.stack([generator.get_state().numpy() for generator in self._generators])}
@@ -76,8 +81,13 @@ class Counted:
 
     def keep(self, members: Sequence[int]) -> Callable[[], None]:
         """Returns what puts the streams of these members back to where they are now."""
-        kept = self.drawn[list(members)]
-        return lambda: self.drawn.index_put_((torch.tensor(members, device=kept.device),), kept) and None
+        rows = torch.tensor(members, device=self.drawn.device)
+        kept = self.drawn.index_select(0, rows)
+
+        def put_back() -> None:
+            self.drawn.index_copy_(0, rows, kept)
+
+        return put_back
 
     def state(self) -> State:
         drawn = self.drawn.flatten().tolist()

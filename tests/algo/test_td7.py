@@ -14,10 +14,11 @@ import torch
 import helpers
 import t3d.algo.td7
 from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.algo.rules import RULES
 from t3d.algo.td7 import coefficients_of, copy_hard, init
 from t3d.config import TD7Config
-from t3d.types import EpisodeResult
+from t3d.types import EpisodeResult, State
 from td7_oracle import TD7Oracle, fill, flat
 
 SPEC, TD7 = helpers.make_spec(), RULES["td7"]
@@ -221,11 +222,10 @@ def test_a_hard_copy_moves_each_generation_by_one() -> None:
 
 def test_a_member_that_rests_stays_as_it_is_and_others_do_not_notice() -> None:
     seeds = (3, 1, 4)
-    source = helpers.random_batches(SPEC, CFG, 3, 1, torch.float64)
-    together = Learner(SPEC, CFG, seeds, dtype=torch.float64, rule=TD7, source=Fixed(*next(source)))
+    fixed = Fixed(*next(helpers.random_batches(SPEC, CFG, 3, 1, torch.float64)))
+    together = Learner(SPEC, CFG, seeds, dtype=torch.float64, rule=TD7, source=fixed)
     alone = [
-        Learner(SPEC, CFG, (seed,), dtype=torch.float64, rule=TD7, source=together.source.of(m))
-        for m, seed in enumerate(seeds)
+        Learner(SPEC, CFG, (seed,), dtype=torch.float64, rule=TD7, source=fixed.of(m)) for m, seed in enumerate(seeds)
     ]
     for rest in ([], [1], [0, 1], [2], []):
         together.run(100, rest)
@@ -233,8 +233,8 @@ def test_a_member_that_rests_stays_as_it_is_and_others_do_not_notice() -> None:
             alone[member].run(100)
     assert together.made == [400, 300, 400] and together.updates == 500
     for member, learner in enumerate(alone):
-        theirs = dict(helpers.named_tensors(learner.agent))
-        for name, tensor in helpers.named_tensors(together.agent):
+        theirs = dict(named_tensors(learner.agent))
+        for name, tensor in named_tensors(together.agent):
             ours = tensor.view(3, -1)[member]
             assert (ours - theirs[name].view(-1)).abs().max() <= 1e-8 * (1 + ours.abs().max()), name
         assert torch.equal(together.draw().target_noise[member], learner.draw().target_noise[0]) or member
@@ -256,6 +256,11 @@ class Fixed:
 
     def keep(self, members: Any) -> Callable[[], None]:
         return lambda: None
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None: ...
 
     def feedback(self, index: Any, td: Any) -> None: ...
     def find_highest(self, members: Any) -> None: ...

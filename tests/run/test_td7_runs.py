@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import t3d
 from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
 from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
 from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import Diagnosed, EpisodeEnd, Update
@@ -42,9 +44,18 @@ def test_each_member_makes_as_many_updates_as_its_assessed_episodes_have_steps(
     made_parts = helpers.caught(monkeypatch, Parts)
     resting: list[int] = []
     run, rest = Learner.run, InlineCollector.rest
-    monkeypatch.setattr(Learner, "run", lambda self, n, rest=(): resting.append(len(rest)) or run(self, n, rest))
     acting: list[int] = []
-    monkeypatch.setattr(InlineCollector, "rest", lambda self, who: acting.append(len(who)) or rest(self, who))
+
+    def counted_run(self: Learner, n: int, rest: Collection[int] = ()) -> Any:
+        resting.append(len(rest))
+        return run(self, n, rest)
+
+    def counted_rest(self: InlineCollector, members: Collection[int]) -> None:
+        acting.append(len(members))
+        rest(self, members)
+
+    monkeypatch.setattr(Learner, "run", counted_run)
+    monkeypatch.setattr(InlineCollector, "rest", counted_rest)
     events = list(t3d.train(small(tmp_path, "run", seeds=[0, 1, 2])))
     (parts,) = made_parts
     pace = parts.pace
@@ -52,7 +63,7 @@ def test_each_member_makes_as_many_updates_as_its_assessed_episodes_have_steps(
     learner, made = parts.learner, parts.learner.made
     counted = [0, 0, 0]
     for event in events:
-        if isinstance(event, EpisodeEnd) and event.step - event.length >= 60:
+        if isinstance(event, EpisodeEnd) and event.member is not None and event.step - event.length >= 60:
             counted[event.member] += event.length
     assert counted == pace.steps  # a single episode assesses a policy
     assert made == [steps - steps % 2 for steps in counted] and len({*made}) > 1
@@ -68,8 +79,8 @@ def test_a_member_learns_what_it_learns_alone(tmp_path: Path, monkeypatch: pytes
         made_parts = helpers.caught(monkeypatch, Parts)
         list(t3d.train(small(tmp_path, str(number), seeds=seeds)))
         agents.append(made_parts[0].learner.agent)
-    for name, tensor in helpers.named_tensors(agents[1]):
-        ours = dict(helpers.named_tensors(agents[0]))[name].view(3, -1)[1]
+    for name, tensor in named_tensors(agents[1]):
+        ours = dict(named_tensors(agents[0]))[name].view(3, -1)[1]
         assert torch.allclose(ours, tensor.view(-1), rtol=1e-3, atol=1e-3), name
 
 
@@ -109,7 +120,7 @@ def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(
             assert largest_difference(policy, actions) <= TOLERANCE
     pytest.importorskip("onnxruntime")
     file = tmp_path / "policy.onnx"
-    assert export_policy(policy, file, "onnx", {}).difference <= TOLERANCE
+    assert (export_policy(policy, file, "onnx", {}).difference or 0) <= TOLERANCE
     assert largest_difference(policy, t3d.load_policy(file).actions) <= TOLERANCE
 
 

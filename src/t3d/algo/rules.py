@@ -138,7 +138,7 @@ def _without_others(cfg: Config, kind: type[RuleConfig]) -> Config:
             if value not in (getattr(of_preset, name), getattr(default, name)):
                 used = f"the settings of {cfg.algo} are called {kind.prefix}NAME"
                 raise UserError(f"{other.prefix}{name}={plain(value)} is not used: {used}")
-        cfg = replace(cfg, **{section: default})
+        cfg = merge(cfg, {section: asdict(default)})
     return cfg
 
 

@@ -117,11 +117,12 @@ def init(
     network = embedding_critic(spec, cfg)
     critic = Critic(network, initial(network, critic_seeds, dtype).to(device), members)
 
-    adams = [adam_init(stack.flat, (members,)) for stack in (f, g, policy.actor, critic)]
+    for_f, for_g, for_actor, for_critic = (adam_init(stack.flat, (members,)) for stack in (f, g, policy.actor, critic))
     start = torch.zeros(members, device=device, dtype=dtype)
     none = torch.zeros(members, device=device, dtype=torch.float64)
     return TD7Agent(
-        *(f, g, policy, g.copy(), policy.copy(), g.copy(), critic, critic.copy(), policy.copy(), *adams),
+        *(f, g, policy, g.copy(), policy.copy(), g.copy(), critic, critic.copy(), policy.copy()),
+        *(for_f, for_g, for_actor, for_critic),
         Seen(start + HUGE, start - HUGE, start.clone(), start.clone()),
         Assessment(none.clone(), none.clone(), none + HUGE, none - HUGE, none.clone()),
     )
