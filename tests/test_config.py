@@ -113,7 +113,7 @@ def test_every_field_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"tdd": {}}, "unknown key tdd, did you mean td3"),
+        ({"tdd": {}}, "unknown key tdd, did you mean td7"),
         ({"td3": {"batchsize": 3}}, "unknown key td3.batchsize, did you mean batch_size"),
         ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
         ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),
