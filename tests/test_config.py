@@ -107,7 +107,11 @@ def test_arguments_of_an_environment_are_plain_values() -> None:
 def test_every_field_says_what_it_is() -> None:
     source = "".join(Path(inspect.getfile(kind)).read_text(encoding="utf-8") for kind in (Config, TD3Config))
     described = [name for _, name in config_page.field_docstrings(source)]
-    assert sorted(described) == sorted(name.split(".")[-1] for name in known_settings(Config))
+    known = known_settings(Config)  # what all algorithms have is declared once
+    declared = [
+        name for name in known if name.replace("td7.", "td3.") == name or name.replace("td7.", "td3.") not in known
+    ]
+    assert sorted(described) == sorted(name.split(".")[-1] for name in declared)
 
 
 @pytest.mark.parametrize(
