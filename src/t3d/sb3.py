@@ -137,7 +137,8 @@ class TD3(stable_baselines3.TD3):
 
     def _use_statistics(self) -> None:
         """Scales batches as the VecNormalize of the environment does, if there is one."""
-        vec, memory, spec = self._vec_normalize_env, self._memory, self._spec
+        vec: Any = self._vec_normalize_env
+        memory, spec = self._memory, self._spec
         of_observations, of_rewards = vec is not None and vec.norm_obs and not spec.images, vec and vec.norm_reward
         if (vec, of_observations, of_rewards) == self._scaled_by:
             return
@@ -472,7 +473,8 @@ class VecEnvCollector:
     keeps_episodes, takes_turns = False, True
 
     def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec, self.envs, self.policy = spec, envs, None
+        self.spec, self.envs = spec, envs
+        self.policy: Any = None
         self.rows, self.origins, self.ended = list[Any](), list[Any](), list[EpisodeResult]()
         self.episodes = np.full(envs, -1)
         self.begin_episodes()
@@ -484,7 +486,7 @@ class VecEnvCollector:
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
-        actions = self.policy(flat_observations(observations, self.spec))  # type: ignore[misc]
+        actions: Floats = self.policy(flat_observations(observations, self.spec))
         if not np.isfinite(actions).all():
             raise UserError(f"the policy's actions are {actions}: training has diverged; lower the learning rate")
         return actions.reshape(-1, *self.spec.action_shape)
@@ -506,7 +508,7 @@ class VecEnvCollector:
             self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        self.policy: Any = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
+        self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
 
     def poll(self) -> Collected:
         rows, origins, ended = self.rows, self.origins, self.ended
