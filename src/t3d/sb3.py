@@ -26,7 +26,7 @@ import warnings
 import weakref
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -526,6 +526,7 @@ class VecEnvCollector:
 
     def use(self, cfg: Config) -> None: ...  # noise and rates are the model's own
     def stop(self, member: int) -> None: ...
+    def rest(self, members: Collection[int]) -> None: ...  # TD3 lets nobody rest
     def supervise(self) -> None: ...
     def totals(self) -> None: ...
     def close(self) -> None: ...

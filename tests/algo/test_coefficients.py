@@ -51,7 +51,7 @@ def updates(learner: Learner, member: int | None = None) -> None:
             learner.update(*(batch, draws) if member is None else helpers.member_of(batch, draws, member))
 
 
-@pytest.mark.parametrize(("engine", "names"), CASES, ids=str)
+@pytest.mark.parametrize(("engine", "names"), [*CASES, ("fused", ["tau", "actor_lr", "critic_lr"])], ids=str)
 def test_a_member_learns_with_its_own_numbers(engine: str, names: list[str]) -> None:
     together = Learner(SPEC, CFG, SEEDS, dtype=torch.float64, engine=engine, coefficients=for_each(names))
     updates(together)
@@ -92,12 +92,12 @@ def test_a_discount_of_its_own_for_each_member_that_may_move() -> None:
 
 
 def test_engines_say_what_they_refuse() -> None:
-    plain, each = coefficients_of(CFG), for_each(["actor_lr"])
+    plain, each = coefficients_of(CFG), for_each(["target_noise"])
     refusals = {
         name: (engine.refuses(TD3, CFG, plain), engine.refuses(TD3, CFG, each)) for name, engine in ENGINES.items()
     }
-    assert refusals.pop("fused") == ("", "computes with one actor_lr for all seeds")
-    assert ENGINES["fused"].refuses(TD3, CFG, for_each(["gamma", "tau"])) == ""
+    assert refusals.pop("fused") == ("", "computes with one target_noise for all seeds")
+    assert ENGINES["fused"].refuses(TD3, CFG, for_each(["gamma", "tau", "actor_lr", "critic_lr"])) == ""
     assert set(refusals) == {"eager", "capture"} and set(refusals.values()) == {("", "")}
     for owner in ("actor", "critic"):
         changes: dict[str, Any] = {f"{owner}_network": "layer_norm", f"{owner}_activation": "elu"}

@@ -149,11 +149,18 @@ def test_every_choice_is_computed_or_refused(choice: str) -> None:
     assert refusal or distance(Fused, cfg, members=2, updates=20) < 1e-10
 
 
-def test_members_may_have_discounts_and_targets_of_their_own() -> None:
-    differ: dict[str, Any] = {"gamma": torch.tensor([0.9, 0.99]), "tau": torch.tensor([0.005, 0.3])}
+EACH = {name: torch.tensor(values, dtype=torch.float64) for name, values in {
+    "gamma": [0.9, 0.99], "tau": [0.005, 0.3], "actor_lr": [1e-3, 1e-2], "critic_lr": [3e-3, 1e-4],
+}.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [["gamma", "tau"], ["critic_lr"], ["actor_lr"], [*EACH]], ids=str)
+def test_members_may_have_discounts_targets_and_learning_rates_of_their_own(names: list[str]) -> None:
+    differ: dict[str, Any] = {name: EACH[name] for name in names}
     cfg = make_config()
     assert ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg)._replace(**differ)) == ""
     assert distance(Fused, cfg, 2, updates=50, **differ) < 1e-10
+    assert distance(Fused, make_config(**NORMED, critics=5), 2, updates=50, **differ) < 1e-9
 
 
 def sampled(cfg: TD3Config, members: int) -> UniformSampler:

@@ -54,7 +54,10 @@ def test_a_sweep_overrides_preset_and_file_and_a_flag_the_sweep_of_a_file(tmp_pa
         ),
         (["--sweep", "td3.actor_lr=0.1,0.2", "--td3.actor-lr=0.3"], "--td3.actor-lr contradicts --sweep td3.actor_lr="),
         (["--sweep", "td3.gamma=0.9"], "needs two or more values"),
-        (["--sweep", "td3.actor_lr=0.1,0.2", "--engine", "fused"], "fused computes with one actor_lr for all seeds"),
+        (
+            ["--sweep", "td3.target_noise=0.1,0.2", "--engine", "fused"],
+            "fused computes with one target_noise for all seeds",
+        ),
         (
             ["--sweep", "td3.critics=2,3"],
             "td3.critics cannot be swept; these can: td3.gamma",

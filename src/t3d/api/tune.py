@@ -392,8 +392,8 @@ def _draw(study: optuna.Study, folder: Path) -> None:
 
     drawn: dict[str, Any] = {"history": optunas.plot_optimization_history, "slices": optunas.plot_slice}
     for name, draw in {**drawn, "importances": optunas.plot_param_importances}.items():
-        with mpl.rc_context(), pyplot.ioff(), suppress(ValueError, RuntimeError):  # scores may be equal, or of one
+        style = mpl.rc_context({"figure.constrained_layout.use": True})
+        with style, pyplot.ioff(), suppress(ValueError, RuntimeError):  # scores may be equal, or of one
             figure = np.ravel(draw(study))[0].figure
-            figure.set_layout_engine("constrained")
             save(figure, folder / f"{name}.png")
             pyplot.close(figure)

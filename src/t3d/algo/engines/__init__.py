@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from t3d.algo.engines.capture import Capture, Staged
-from t3d.algo.engines.fused import Fused
+from t3d.algo.engines.fused import DIFFER, Fused
 from t3d.algo.engines.in_turn import InTurn
 from t3d.algo.pixels import pixels_update
 from t3d.algo.rules import Agent, Rule
@@ -65,7 +65,7 @@ def _refuses(rule: Rule, cfg: RuleConfig, coefficients: Coefficients) -> str:
             computed = "computes mlp and layer_norm networks with relu only"
             return f"{computed}, and the {owner}'s network is {network} with {activation}"
     for name, value in coefficients._asdict().items():  # it computes with Python's floats
-        if isinstance(value, Tensor) and name not in ("gamma", "tau"):  # gamma is in the batch's discount
+        if isinstance(value, Tensor) and name not in DIFFER:
             return f"computes with one {name} for all seeds"
     for name, about in known_settings(type(cfg)).items():
         value = getattr(coefficients, name, getattr(cfg, name))

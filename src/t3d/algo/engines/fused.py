@@ -22,8 +22,9 @@ from t3d.algo.networks import Stack, layers_of
 from t3d.algo.td3 import Agent, polyak
 from t3d.config import TD3Config
 from t3d.policy.architectures import NORM_EPSILON, Architecture
-from t3d.types import Batch, Draws, UpdateTrace
+from t3d.types import Batch, Coefficient, Draws, UpdateTrace
 
+DIFFER = ("gamma", "tau", "actor_lr", "critic_lr")  # coefficients of which each member may have its own
 relu_backward = torch.ops.aten.threshold_backward.grad_input  # to look it up takes a third of a call
 
 
@@ -113,7 +114,9 @@ class Descent:
         self.path = path
         gradient = torch.zeros_like(stack.flat)  # (K, P)
         self._steps = state.steps
-        self._adam = [stack.flat], [gradient], [state.mean], [state.square], list[Tensor](), [state.steps]
+        whole = stack.flat, gradient, state.mean, state.square
+        members = zip(*(tensor.chunk(stack.members) for tensor in whole), strict=True)
+        self._adam, *self._each = [(*([t] for t in rows), list[Tensor](), [state.steps]) for rows in (whole, *members)]
         *layers, (weight, bias) = layers_of(stack.architecture, gradient)
         self._hidden = [
             (x.mT, g, contiguous(weight), weight, bias)
@@ -124,8 +127,8 @@ class Descent:
         self._weight, self._bias = turned(weight), bias.squeeze(1)
         self._turned = contiguous(self._weight)  # (K, out, size)
 
-    def step(self, rate: float) -> None:
-        """Performs adam_step after backward; torch's fused Adam needs only one pass over memory."""
+    def step(self, rate: Coefficient) -> None:
+        """Performs adam_step after backward; torch's fused Adam needs only one pass over memory, and takes one rate."""
         for x, g, product, weight, bias in self._hidden:
             weight.copy_(torch.bmm(x, g, out=product))
             torch.sum(g, 1, keepdim=True, out=bias)
@@ -133,17 +136,19 @@ class Descent:
         self._weight.copy_(torch.bmm(d_output, self.path.inputs[-1], out=self._turned))
         torch.sum(d_output, 2, out=self._bias)
         self._steps.add_(1)
-        torch._fused_adam_(  # as torch.optim.Adam(fused=True) calls it, which takes longer to get there
-            *self._adam,
-            lr=rate, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        own = zip(self._each, rate.tolist(), strict=True) if isinstance(rate, Tensor) else [(self._adam, rate)]
+        for tensors, lr in own:
+            torch._fused_adam_(  # as torch.optim.Adam(fused=True) calls it, which takes longer to get there
+                *tensors,
+                lr=lr, beta1=BETA1, beta2=BETA2, eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
+            )  # fmt: skip
 
 
 class Fused:
     """td3_update for this agent, which it changes in place; traces are views of its buffers."""
 
     def __init__(self, agent: Agent, cfg: TD3Config, coefficients: Any) -> None:
-        self.agent, self.cfg, self.coefficients = agent, cfg, coefficients  # floats, all but gamma and tau
+        self.agent, self.cfg, self.coefficients = agent, cfg, coefficients  # floats, all but those of DIFFER
         self.maximised = 1 if cfg.actor_objective == "first" else cfg.critics  # whose values the actor maximises
         self._make_buffers()
         actor, critic = agent.actor.architecture, agent.critic.architecture
