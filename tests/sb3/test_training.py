@@ -229,7 +229,10 @@ def test_a_replay_of_dicts_has_arrays_by_name() -> None:
     assert model.replay_buffer.sample(7).next_observations["b"].shape == (7, 2, 3)
 
 
-def test_a_run_folder_serves_our_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_serves_our_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     folders = []
     for seed in (1, 2):
         model = small(Monitor(Numbered()), seed=seed, run_folder=tmp_path / f"run-{seed}")
