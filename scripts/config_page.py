@@ -73,10 +73,12 @@ def _table(prefix: str, section: Any, docstrings: dict[tuple[str, str], str]) ->
     kind = type(section)
     hints, known = typing.get_type_hints(kind), known_settings(kind)
     title = f"[{prefix[:-1]}]" if prefix else "The run"
+    shared = [field.name for field in dataclasses.fields(algorithm.RuleConfig)] if prefix == "td7." else []
     lines = [f"## {title}", "", "| flag | default | what it is |", "|---|---|---|"]
+    lines[1:1] = ["", f"`--{prefix}gamma` to `--{prefix}critic-hidden`, as in [td3], and:"] if shared else []
     for field in dataclasses.fields(kind):
         value = getattr(section, field.name)
-        if not dataclasses.is_dataclass(value):
+        if not dataclasses.is_dataclass(value) and field.name not in shared:
             is_table = isinstance(value, dict)
             flag = f"[{prefix}{field.name}]" if is_table else f"--{prefix}{field.name}".replace("_", "-")
             declaring = next(owner for owner in kind.__mro__ if (owner.__name__, field.name) in docstrings)

@@ -13,6 +13,7 @@ from t3d.algo.adam import AdamState
 from t3d.algo.networks import Actor, Critic
 from t3d.algo.rules import RULES, PeriodicOperation, Rule
 from t3d.algo.td3 import td3_init, td3_update
+from t3d.config import RuleConfig, TD3Config, TD7Config
 from t3d.policy.architectures import ACTIVATIONS, KINDS
 
 
@@ -51,6 +52,16 @@ def copy_hard(agent: TrackingAgent, cfg: Any) -> None:
 
 TRACKING = Rule(tracking_init, tracking_update, periodic=(PeriodicOperation(250, copy_hard),))
 ALL_RULES = {**RULES, "ddpg": DDPG, "tracking": TRACKING}
+
+
+def settings_for(rule: str, cfg: TD3Config) -> RuleConfig:
+    """The sizes of cfg in the settings that a rule reads."""
+    if ALL_RULES[rule].settings is not TD7Config:
+        return cfg
+    sizes: dict[str, Any] = {name: getattr(cfg, name) for name in ("batch_size", "actor_hidden", "critic_hidden")}
+    return TD7Config(**sizes, embedding=6, encoder_hidden=7)
+
+
 ALL_NETWORKS = [(kind, activation) for kind in KINDS for activation in ACTIVATIONS]
 NETWORKS = [  # for quick tests every kind, and every activation once; all of them are slow
     pytest.param(kind, activation, marks=() if row == column % len(KINDS) else pytest.mark.slow)

@@ -107,13 +107,17 @@ def test_arguments_of_an_environment_are_plain_values() -> None:
 def test_every_field_says_what_it_is() -> None:
     source = "".join(Path(inspect.getfile(kind)).read_text(encoding="utf-8") for kind in (Config, TD3Config))
     described = [name for _, name in config_page.field_docstrings(source)]
-    assert sorted(described) == sorted(name.split(".")[-1] for name in known_settings(Config))
+    known = known_settings(Config)  # what all algorithms have is declared once
+    declared = [
+        name for name in known if name.replace("td7.", "td3.") == name or name.replace("td7.", "td3.") not in known
+    ]
+    assert sorted(described) == sorted(name.split(".")[-1] for name in declared)
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"tdd": {}}, "unknown key tdd, did you mean td3"),
+        ({"tdd": {}}, "unknown key tdd, did you mean td7"),
         ({"td3": {"batchsize": 3}}, "unknown key td3.batchsize, did you mean batch_size"),
         ({"td3": {"random_steps": 3}}, "td3.random_steps is called random_steps now"),
         ({"td3": {"updates_per_step": 3}}, "td3.updates_per_step is called updates_per_step now"),

@@ -49,7 +49,7 @@ class Numbered(gym.Env[Any, Any]):
 
     def _observe(self) -> Any:
         if isinstance(self.observation_space, spaces.Box) and self.observation_space.shape == (2,):
-            return np.float32([self.steps, -self.steps])
+            return np.array([self.steps, -self.steps], np.float32)
         return self.observation_space.sample()
 
 

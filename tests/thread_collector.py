@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,9 @@ class ThreadCollector:
     def stop(self, member: int) -> None:
         with self.changed:
             self.stopped.add(member)
+
+    def rest(self, members: Collection[int]) -> None:
+        raise NotImplementedError  # only rules that hear episodes let members rest
 
     def supervise(self) -> None:
         pass

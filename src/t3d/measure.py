@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.algo.adam import BETA1, AdamState
-from t3d.algo.networks import ImageActor, Stack, named_fields
+from t3d.algo.networks import Stack, named_fields
 from t3d.data.replay import Replay
 from t3d.policy.architectures import Operations
 from t3d.types import GOES_ON, TRUNCATED, Batch
@@ -66,12 +66,11 @@ def histogram(values: NDArray[np.floating], low: float, high: float) -> list[int
 
 
 def networks(agent: Any) -> dict[str, Stack]:
-    """The networks of an agent without targets; an actor with an encoder is two."""
+    """The networks of an agent that learn; an actor with an encoder is two."""
     stacks: dict[str, Stack] = {}
     for name, value in named_fields(agent):
-        if isinstance(value, Stack) and not name.endswith("_target"):
-            parts = {"encoder": value.encoder, "actor": value.actor} if isinstance(value, ImageActor) else {name: value}
-            stacks |= parts
+        if isinstance(value, Stack) and not name.endswith(("_target", "_fixed", "checkpoint")):
+            stacks |= value.parts or {name: value}
     return stacks
 
 

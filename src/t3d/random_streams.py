@@ -4,7 +4,7 @@ counter, which CUDA graphs can record, and which draws for all members in one op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -35,6 +35,16 @@ class Generators:
             row.normal_(generator=generator)
         return self._out
 
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        """Returns what puts the streams of these members back to where they are now."""
+        kept = [(self._generators[member], self._generators[member].get_state()) for member in members]
+
+        def put_back() -> None:
+            for generator, state in kept:
+                generator.set_state(state)
+
+        return put_back
+
     def state(self) -> State:
         return {"generators": np.stack([generator.get_state().numpy() for generator in self._generators])}
 
@@ -57,7 +67,9 @@ class Counted:
         self._digits = {torch.float32: 24, torch.float64: 53}[out.dtype]  # bits of a float's significand
         self._keys = torch.tensor(keys, device=out.device).unsqueeze(1)  # (M, 1)
         self._counts = torch.arange(1, out[0].numel() + 1, device=out.device)
-        self.drawn = torch.zeros((), dtype=torch.int64, device=out.device)  # so far, a tensor for CUDA graphs
+        self.drawn = torch.zeros(
+            len(seeds), 1, dtype=torch.int64, device=out.device
+        )  # so far, a tensor for CUDA graphs
 
     def uniform(self) -> Tensor:
         return (self._bits(self._digits).to(self._dtype) * 2.0**-self._digits).view(self._shape)
@@ -67,12 +79,28 @@ class Counted:
         normal: Tensor = (2 * inside - 1).erfinv() * 2.0**0.5
         return normal.view(self._shape)
 
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        """Returns what puts the streams of these members back to where they are now."""
+        rows = torch.tensor(members, device=self.drawn.device)
+        kept = self.drawn.index_select(0, rows)
+
+        def put_back() -> None:
+            self.drawn.index_copy_(0, rows, kept)
+
+        return put_back
+
     def state(self) -> State:
-        return {"drawn": int(self.drawn)}
+        drawn = self.drawn.flatten().tolist()
+        return {"drawn": drawn if len({*drawn}) > 1 else drawn[0]}  # the same for all unless some have rested
 
     def restore(self, state: State) -> None:
-        if state.keys() != {"generators"}:  # which cannot be continued here
-            self.drawn.fill_(to_count(state["drawn"]))
+        if state.keys() == {"generators"}:
+            return  # which cannot be continued here
+        saved = state["drawn"]
+        for drawn, count in zip(
+            self.drawn, saved if isinstance(saved, list) else [saved] * len(self.drawn), strict=True
+        ):
+            drawn.fill_(to_count(count))
 
     def _bits(self, bits: int) -> Tensor:
         """(M, draws per call), each of the given number of random bits."""

@@ -17,6 +17,7 @@ check_installed("t3d.sb3", ["stable_baselines3"], "sb3")
 
 import copy
 import io
+import math
 import os
 import re
 import signal
@@ -25,7 +26,7 @@ import warnings
 import weakref
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -129,7 +130,7 @@ class TD3(stable_baselines3.TD3):
             self._collector.begin_episodes()
         if self._run.path is None:
             self._wanted.updates_wanted = self._learner.updates
-            self._run.begin(total, self._kept_in, self._wanted)
+            self._run.begin(whole(total), self._kept_in, self._wanted)
             self._advance(lambda: self._collector.policy is not None)
         evaluating = enumerate(evaluations_in(callback))
         self._listened = [Listened(each, f"{self._run.path}/evaluations-{number}") for number, each in evaluating]
@@ -137,7 +138,8 @@ class TD3(stable_baselines3.TD3):
 
     def _use_statistics(self) -> None:
         """Scales batches as the VecNormalize of the environment does, if there is one."""
-        vec, memory, spec = self._vec_normalize_env, self._memory, self._spec
+        vec: Any = self._vec_normalize_env
+        memory, spec = self._memory, self._spec
         of_observations, of_rewards = vec is not None and vec.norm_obs and not spec.images, vec and vec.norm_reward
         if (vec, of_observations, of_rewards) == self._scaled_by:
             return
@@ -188,7 +190,7 @@ class TD3(stable_baselines3.TD3):
         rate = self.actor.optimizer.param_groups[0]["lr"]
         if rate != self._learner.rates.get("actor_lr", self._run.requested.td3.actor_lr):
             self._learner.set_rates(actor_lr=rate, critic_lr=rate)
-        wanted = self._n_updates = self._wanted.updates_wanted = self._learner.updates + gradient_steps
+        wanted = self._n_updates = self._wanted.updates_wanted = self._learner.updates + int(gradient_steps)
         self._advance(lambda: self._learner.updates >= wanted)
         self.logger.record("train/n_updates", wanted, exclude="tensorboard")
         for name, loss in self._losses.items():  # the newest that are known
@@ -331,7 +333,7 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
     settings = {
         "seeds": [seed],
         "total_steps": ENDLESS,
-        "random_steps": model.learning_starts,
+        "random_steps": whole(model.learning_starts),
         "updates_per_step": 1.0 if model.gradient_steps < 0 else model.gradient_steps / steps,
         "device": model.device.type,
         "threads": torch.get_num_threads(),
@@ -343,6 +345,11 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
         "checkpoint": {"every_steps": ENDLESS},
     }
     return merge(Config(), settings)
+
+
+def whole(steps: float) -> int:
+    """Steps as we count them; in scripts they may be 1e6, negative or infinite."""
+    return math.ceil(min(max(steps, 0), ENDLESS - 1))
 
 
 def name_of(env: Any) -> str:
@@ -472,7 +479,8 @@ class VecEnvCollector:
     keeps_episodes, takes_turns = False, True
 
     def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec, self.envs, self.policy = spec, envs, None
+        self.spec, self.envs = spec, envs
+        self.policy: Any = None
         self.rows, self.origins, self.ended = list[Any](), list[Any](), list[EpisodeResult]()
         self.episodes = np.full(envs, -1)
         self.begin_episodes()
@@ -484,7 +492,7 @@ class VecEnvCollector:
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
-        actions = self.policy(flat_observations(observations, self.spec))  # type: ignore[misc]
+        actions: Floats = self.policy(flat_observations(observations, self.spec))
         if not np.isfinite(actions).all():
             raise UserError(f"the policy's actions are {actions}: training has diverged; lower the learning rate")
         return actions.reshape(-1, *self.spec.action_shape)
@@ -506,7 +514,7 @@ class VecEnvCollector:
             self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        self.policy: Any = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
+        self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
 
     def poll(self) -> Collected:
         rows, origins, ended = self.rows, self.origins, self.ended
@@ -518,6 +526,7 @@ class VecEnvCollector:
 
     def use(self, cfg: Config) -> None: ...  # noise and rates are the model's own
     def stop(self, member: int) -> None: ...
+    def rest(self, members: Collection[int]) -> None: ...  # TD3 lets nobody rest
     def supervise(self) -> None: ...
     def totals(self) -> None: ...
     def close(self) -> None: ...

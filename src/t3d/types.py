@@ -143,6 +143,9 @@ class Source(Protocol):
     def capture_safe(self) -> bool: ...  # whether CUDA graphs may record sample and feedback
     def sample(self) -> Batch: ...  # overwritten by the next call
     def feedback(self, index: Tensor, td: Tensor, /) -> None: ...  # rows (M, B), errors (M, C, B); the learner's device
+    def find_highest(self, members: Sequence[int], /) -> None: ...  # finds their highest priorities, if it has any
+    # Returns what puts back to what it is now whatever sampling and feedback change of these members.
+    def keep(self, members: Sequence[int], /) -> Callable[[], None]: ...
     def state(self) -> State: ...
     def restore(self, state: State, /) -> None: ...
 

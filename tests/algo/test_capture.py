@@ -16,14 +16,14 @@ from torch import Tensor
 
 import helpers
 import t3d
-from rules_in_tests import ALL_NETWORKS, ALL_RULES, CHOICES
+from rules_in_tests import ALL_NETWORKS, ALL_RULES, CHOICES, settings_for
 from t3d.algo.engines.capture import Capture
 from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
 from t3d.algo.rules import TD3, Rule
 from t3d.algo.td3 import coefficients_of
-from t3d.config import TD3Config
+from t3d.config import RuleConfig, TD3Config
 from t3d.events import End, Note, Resumed, Start
 from t3d.store.checkpoint import newest
 from t3d.types import Batch, Draws
@@ -45,7 +45,7 @@ class Batches(FixedBatch):
 
     capture_safe = False
 
-    def __init__(self, cfg: TD3Config, members: int, count: int) -> None:
+    def __init__(self, cfg: RuleConfig, members: int, count: int) -> None:
         self.all = [
             (Batch(*(part.cuda() for part in batch)), each(draws, Tensor.cuda))
             for batch, draws in helpers.random_batches(SPEC, cfg, members, count)
@@ -63,14 +63,14 @@ class Batches(FixedBatch):
         return batch
 
 
-def captured(batches: Batches, cfg: TD3Config, members: int, rule: Rule) -> Learner:
+def captured(batches: Batches, cfg: RuleConfig, members: int, rule: Rule) -> Learner:
     learner = Learner(SPEC, cfg, range(members), "cuda", torch.float64, engine="capture", rule=rule, source=batches)
     learner.draw = lambda: batches.draws  # type: ignore[method-assign]
     learner.prepare()
     return learner
 
 
-def largest_difference(rule: Rule, cfg: TD3Config, members: int = 2, truth: Rule | None = None) -> float:
+def largest_difference(rule: Rule, cfg: RuleConfig, members: int = 2, truth: Rule | None = None) -> float:
     """Over everything an update changes, after updates in any number and phase; what is captured against eager."""
     batches = Batches(cfg, members, 20)
     learner = captured(batches, cfg, members, rule)
@@ -90,7 +90,7 @@ def largest_difference(rule: Rule, cfg: TD3Config, members: int = 2, truth: Rule
 @pytest.mark.parametrize("rule", ALL_RULES)
 @pytest.mark.parametrize("members", [1, 3])
 def test_captured_equals_eager_for_every_rule(rule: str, members: int) -> None:
-    assert largest_difference(ALL_RULES[rule], CFG, members) < 1e-10
+    assert largest_difference(ALL_RULES[rule], settings_for(rule, CFG), members) < 1e-10
 
 
 @pytest.mark.parametrize(("kind", "activation"), ALL_NETWORKS)
@@ -111,7 +111,7 @@ def test_captured_equals_eager_for_every_choice(choice: str) -> None:
 @pytest.mark.parametrize("network", ["mlp", "residual"])
 def test_the_proof_passes_for_what_is_captured(rule: str, network: str) -> None:
     cfg = replace(CFG, actor_network=network, critic_network=network, batch_size=64)
-    assert mismatch("capture", SPEC, cfg, range(2), "cuda", ALL_RULES[rule]) == ""
+    assert mismatch("capture", SPEC, settings_for(rule, cfg), range(2), "cuda", ALL_RULES[rule]) == ""
 
 
 # A traced update keeps no gradient of y, and takes those of the critics' parameters alone.

@@ -156,7 +156,8 @@ EACH = {name: torch.tensor(values, dtype=torch.float64) for name, values in {
 
 @pytest.mark.parametrize("names", [["gamma", "tau"], ["critic_lr"], ["actor_lr"], [*EACH]], ids=str)
 def test_members_may_have_discounts_targets_and_learning_rates_of_their_own(names: list[str]) -> None:
-    differ, cfg = {name: EACH[name] for name in names}, make_config()
+    differ: dict[str, Any] = {name: EACH[name] for name in names}
+    cfg = make_config()
     assert ENGINES["fused"].refuses(TD3, cfg, coefficients_of(cfg)._replace(**differ)) == ""
     assert distance(Fused, cfg, 2, updates=50, **differ) < 1e-10
     assert distance(Fused, make_config(**NORMED, critics=5), 2, updates=50, **differ) < 1e-9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +94,12 @@ class Doubled:
 
     def feedback(self, index: Tensor, td: Tensor) -> None:
         self.memory.feedback(index, td.float())
+
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        return self.memory.keep(members)
+
+    def find_highest(self, members: Sequence[int]) -> None:
+        self.memory.find_highest(members)
 
     def state(self) -> State:
         return self.memory.state()

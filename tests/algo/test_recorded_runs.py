@@ -77,7 +77,7 @@ def test_graphs_make_the_same_updates_in_any_number_and_phase(
     assert eager.updates == graph_learner.updates == 55
     for name, value in numbers_of(eager).items():
         torch.testing.assert_close(numbers_of(graph_learner)[name], value, rtol=1e-3, atol=1e-4)
-    drawn = [int(one.sampler._streams.drawn) for one in (memory, graph_memory)]  # type: ignore[union-attr]
+    drawn = [int(one.sampler._streams.drawn[0]) for one in (memory, graph_memory)]  # type: ignore[union-attr]
     assert drawn == [55 * 32] * 2
 
 

@@ -13,7 +13,7 @@ import torch
 import helpers
 import t3d
 from ddpg import DDPG
-from rules_in_tests import ALL_RULES, TRACKING
+from rules_in_tests import ALL_RULES, TRACKING, settings_for
 from run_folders import assert_equal, weights
 from t3d.actors.inline import InlineCollector
 from t3d.algo.engines.verify import FixedBatch, mismatch, random_batch
@@ -32,7 +32,8 @@ DDPG_FILE = f"{HERE / 'ddpg.py'}:DDPG"
 
 
 def learner_of(rule: str, members: int = 2, **changes: Any) -> Learner:
-    return Learner(SPEC, CFG, range(members), rule=ALL_RULES[rule], source=FixedBatch(batch_of(members)), **changes)
+    cfg = settings_for(rule, CFG)
+    return Learner(SPEC, cfg, range(members), rule=ALL_RULES[rule], source=FixedBatch(batch_of(members)), **changes)
 
 
 def batch_of(members: int = 2) -> Any:
@@ -138,7 +139,9 @@ def test_the_proof_sees_a_tracked_value_that_is_wrong(monkeypatch: pytest.Monkey
 
 
 def test_unknown_rules_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"unknown rule td4, did you mean td3\? \(td3, or FILE.py:NAME for your own\)"):
+    with pytest.raises(
+        UserError, match=r"unknown rule td4, did you mean td7\? \(td3, td7, or FILE.py:NAME for your own\)"
+    ):
         rule_of("td4")
     with pytest.raises(UserError, match="there is no file"):
         rule_of("nowhere.py:RULE")

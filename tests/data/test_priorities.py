@@ -62,7 +62,7 @@ def test_the_tree_finds_what_a_search_of_all_rows_finds(
         index = rng.integers(0, rows, (members, batch))
         set_some(tree, dense, index, rng.integers(1, 1000, index.shape) * (rng.random(index.shape) >= zeros / 2))
         assert np.array_equal(tree.priorities.cpu().numpy(), dense)
-        for level in tree._levels:
+        for level in tree.levels:
             assert np.array_equal(level.double().sum((1, 2)).cpu().numpy(), dense.sum(1)), "every level has the total"
         for mine, u, chosen in zip(dense, *draws(rng, tree, dense), strict=True):
             running = np.cumsum(mine)

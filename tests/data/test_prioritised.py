@@ -78,7 +78,7 @@ def test_extreme_errors_leave_every_row_a_chance(sampling: str, exponent: float)
     td[..., 50:] = 1e20
     memory.feedback(torch.arange(100).unsqueeze(0), td)
     tree = sampler_of(memory).tree
-    assert (tree.priorities > 0).all() and all(bool(torch.isfinite(level).all()) for level in tree._levels)
+    assert (tree.priorities > 0).all() and all(bool(torch.isfinite(level).all()) for level in tree.levels)
 
 
 @pytest.mark.parametrize("done", [0, 1, 50, 100, 1000])
@@ -133,7 +133,7 @@ def test_new_transitions_get_the_highest_priority_also_where_the_ring_begins_aga
     assert (of_1 == torch.where(torch.arange(100) == 4, of_1[4], 1)).all(), "the other member's highest is its own"
     add(memory, m0=250)  # more than fits
     torch.testing.assert_close(sampler.tree.priorities[0], torch.full((100,), 8.0))
-    totals = sampler.tree._levels[0].double().sum((1, 2))
+    totals = sampler.tree.levels[0].double().sum((1, 2))
     torch.testing.assert_close(totals, sampler.tree.priorities.double().sum(1))
 
 
@@ -199,7 +199,7 @@ def test_a_restored_sampler_draws_what_it_would_have_drawn(how: Any, capacity: i
     played(straight, 20)
     played(resumed, 60)  # what was there before is forgotten
     give(straight, resumed)
-    for one, two in zip(sampler_of(straight).tree._levels, sampler_of(resumed).tree._levels, strict=True):
+    for one, two in zip(sampler_of(straight).tree.levels, sampler_of(resumed).tree.levels, strict=True):
         assert torch.equal(one, two)
     for one, two in zip(played(straight, 30), played(resumed, 30), strict=True):
         assert torch.equal(one, two)
@@ -255,7 +255,7 @@ def test_a_saved_state_does_not_move() -> None:
 def test_memory_is_counted_with_priorities(capacity: int) -> None:
     memory = memory_of(capacity=capacity, seeds=2)
     uniform = config(capacity, 2, 16, sampling="uniform")
-    taken = sum(level.nbytes for level in sampler_of(memory).tree._levels)
+    taken = sum(level.nbytes for level in sampler_of(memory).tree.levels)
     assert bytes_needed(SPEC, config(capacity, 2, 16, sampling="lap")) == bytes_needed(SPEC, uniform) + taken
 
 

@@ -24,7 +24,7 @@ from t3d.errors import UserError
 from t3d.sb3 import TD3
 from their_models import Numbered, numbered, small, theirs
 
-PENDULUM = np.float32([[1, 0, 0.5], [0, 1, -3]])
+PENDULUM = np.array([[1, 0, 0.5], [0, 1, -3]], np.float32)
 
 
 def tensors(model: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_the_random_streams_of_updates_are_saved_too(tmp_path: Path) -> None:
         spaces.MultiBinary(3),
         spaces.MultiBinary([2, 2]),
         spaces.Box(0, 255, (40, 40, 2), np.uint8),
-        spaces.Box(np.float64([-np.inf, 0]), np.float64([np.inf, 1]), dtype=np.float64),
+        spaces.Box(np.array([-np.inf, 0]), np.array([np.inf, 1]), dtype=np.float64),
     ],
     ids=str,
 )
@@ -93,7 +93,7 @@ def test_spaces_come_back(space: Any, tmp_path: Path) -> None:
 
 
 def test_an_open_file_an_excluded_value_and_a_noise_of_ones_own(tmp_path: Path) -> None:
-    class Own(NormalActionNoise):  # type: ignore[misc]
+    class Own(NormalActionNoise):
         pass
 
     model, file = small(action_noise=Own(np.zeros(1), np.ones(1)), verbose=0, tau=0.5), io.BytesIO()
@@ -222,7 +222,7 @@ def test_hostile_zips_of_theirs_are_refused_in_a_sentence(changes: Any, has_env:
     assert not marker.exists()
 
 
-WEIGHTS = {"actor.mu.0.weight": torch.zeros(2, 3), "critic.qf0.0.weight": torch.zeros(2, 4)}
+WEIGHTS: dict[str, Any] = {"actor.mu.0.weight": torch.zeros(2, 3), "critic.qf0.0.weight": torch.zeros(2, 4)}
 
 
 def test_what_is_pickled_in_a_zip_of_theirs_is_never_unpickled(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class InlineCollector:
         self.policies: list[MemberPolicy] = []
         self._flat: Floats | None = None  # the actors' parameters
         self._stopped: set[int] = set()
+        self._resting: Collection[int] = ()
 
     def publish(self, snapshot: PolicySnapshot, updates: int = 0) -> None:
         if snapshot.flat is not self._flat:
@@ -50,6 +52,8 @@ class InlineCollector:
             if actor.error is not None and not isinstance(actor.error, Diverged):
                 raise actor.error
         able = [actor for actor in acting if actor.error is None and actor.taken < self.cfg.total_steps]
+        if self._resting:
+            able = [actor for actor in able if actor.member not in self._resting]
         rollouts = [actor.step(self.policies[actor.member]) for actor in able]
         diverged = [(actor.member, actor.error.what) for actor in acting if isinstance(actor.error, Diverged)]
         return Collected(rollouts, [], diverged)
@@ -60,6 +64,9 @@ class InlineCollector:
 
     def stop(self, member: int) -> None:
         self._stopped.add(member)
+
+    def rest(self, members: Collection[int]) -> None:
+        self._resting = members
 
     def supervise(self) -> None:
         pass

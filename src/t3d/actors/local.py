@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +95,13 @@ class LocalCollector:
     def stop(self, member: int) -> None:
         self.shared_state.stopped[member] = 1
         self.inbox.stopped.add(member)
+
+    def rest(self, members: Collection[int]) -> None:
+        self.governor.updates = 0  # so that no limit depends on updates
+        for member in range(len(self.cfg.members)):
+            self.shared_state.stopped[member] = member in members or member in self.inbox.stopped
+        for slot in self.slots:
+            slot.wake()
 
     def totals(self) -> ActingTotals:
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)

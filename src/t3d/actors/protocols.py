@@ -6,6 +6,7 @@ tests/actors/test_contract.py lists the implementations and holds each to this.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -98,6 +99,8 @@ class Collector(Protocol):
     # Acts by the noise and, from each environment's next episode on, with the env.args of these settings.
     def use(self, cfg: Config, /) -> None: ...
     def stop(self, member: int, /) -> None: ...  # it acts no more; some of its transitions may still come
+    # These members act no more until it is called without them; from the first call on nothing else holds members back.
+    def rest(self, members: Collection[int], /) -> None: ...
     def supervise(self) -> None: ...  # looks after what acts, if the loop has not polled for a while
     def totals(self) -> ActingTotals | None: ...  # None if acting and learning take turns
     def state(self) -> State: ...  # by seed: how many transitions were returned ("taken"), and what is needed to go on

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -100,6 +101,10 @@ class RayCollector:
 
     def stop(self, member: int) -> None:
         self.inbox.stopped.add(member)
+
+    def rest(self, members: Collection[int]) -> None:
+        wait = f"algo={self.cfg.algo} learns between episodes, and orders to Ray's actors know no episodes"
+        raise UserError(f"{wait}; use --actors local:N, or inline")
 
     def totals(self) -> ActingTotals:
         restarts, now = sum(max(0, slot.starts - 1) for slot in self.slots), time.monotonic()

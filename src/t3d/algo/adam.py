@@ -27,12 +27,13 @@ class AdamState(NamedTuple):
 
     mean: Tensor  # (K, P)
     square: Tensor  # (K, P)
-    steps: Tensor  # () float64, taken so far: a tensor, so that a CUDA graph can advance it
+    # Taken so far, float64: () of all members, or (M,) if some may rest. A tensor, so that a CUDA graph can advance it.
+    steps: Tensor
 
 
-def adam_init(flat: Tensor) -> AdamState:
-    """Creates the state of Adam before its first step."""
-    steps = torch.zeros((), dtype=torch.float64, device=flat.device)
+def adam_init(flat: Tensor, counts: tuple[int, ...] = ()) -> AdamState:
+    """Creates the state of Adam before its first step, with counts (M,) with a count for each member."""
+    steps = torch.zeros(counts, dtype=torch.float64, device=flat.device)
     return AdamState(torch.zeros_like(flat), torch.zeros_like(flat), steps)
 
 
@@ -44,7 +45,7 @@ def adam_step(state: AdamState, flat: Tensor, gradient: Tensor, rate: Coefficien
     state.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
     step_size = rowwise(rate / (1 - BETA1**state.steps), flat)  # divided in float64
     scale = (1 - BETA2**state.steps).sqrt()
-    denominator = state.square.sqrt().div_(scale).add_(EPSILON)
+    denominator = state.square.sqrt().div_(rowwise(scale, flat)).add_(EPSILON)
     flat.sub_((state.mean / denominator).mul_(step_size))
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from t3d.algo.engines import ENGINES
-from t3d.algo.networks import Actor, named_tensors
+from t3d.algo.networks import Actor, named_fields, named_tensors
 from t3d.algo.rules import TD3, PeriodicOperation, Rule
 from t3d.config import RuleConfig
 from t3d.errors import UserError
@@ -20,7 +22,7 @@ from t3d.policy.acting import PolicySnapshot
 from t3d.policy.spec import Spec
 from t3d.random_streams import Streams, open_streams
 from t3d.tensors import put
-from t3d.types import Batch, Source, State
+from t3d.types import Batch, EpisodeResult, Source, State
 
 RATES = ("actor_lr", "critic_lr")
 
@@ -47,6 +49,7 @@ class Learner:
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
         self.phases = list(rule.phases(cfg))
         self.updates, self._rests = 0, rests
+        self.made = [0] * len(seeds)  # updates of each member, if the rule hears episodes; otherwise not counted
         self.rates: dict[str, float] = {}  # those that were set since the run began
         self._engine_kind = ENGINES[engine]
         self.engine = self._engine_kind.create(rule, self.agent, cfg, self.coefficients)
@@ -77,9 +80,14 @@ class Learner:
         self.restore(state)
         self.source.restore(source_state)
 
-    def run(self, n: int) -> Any:
-        """Performs n >= 1 updates, each on a new batch of the source, and returns the trace of the last one."""
+    def run(self, n: int, rest: Collection[int] = ()) -> Any:
+        """Performs n >= 1 updates, each on a new batch of the source, and returns the trace of the last one.
+
+        Members that rest stay as they are; their part of the trace is of an update that was taken back.
+        """
         end = self.updates + n
+        if self.rule.hearing is not None:
+            return self._run_apart(end, [member for member in range(self.members) if member not in rest])
         while self.updates < end:
             cycle, periodic = self._cycle
             until = [operation.every - self.updates % operation.every for operation in periodic]
@@ -91,7 +99,58 @@ class Learner:
             for operation in periodic:
                 if self.updates % operation.every == 0:
                     operation.run(self.agent, self.cfg)
+                    operation.tells(self.source, range(self.members))
         return trace
+
+    def _run_apart(self, end: int, awake: Sequence[int]) -> Any:
+        """Updates members that count for themselves, because some have rested; their phases are the same."""
+        while self.updates < end:
+            until = [
+                operation.every - self.made[m] % operation.every for operation in self.rule.periodic for m in awake
+            ]
+            count = min([end - self.updates, *until])
+            phases = [self.phases[number % len(self.phases)] for number in range(self.updates, self.updates + count)]
+            with self._kept_but(awake, self.source, *self._streams.values()):
+                trace = self.engine.run(phases, self.source, self.draw)
+            self.updates += count
+            for member in awake:
+                self.made[member] += count
+            for operation in self.rule.periodic:
+                if due := [member for member in awake if self.made[member] % operation.every == 0]:
+                    with self._kept_but(due):
+                        operation.run(self.agent, self.cfg)
+                    operation.tells(self.source, due)
+        return trace
+
+    @contextmanager
+    def _kept_but(self, members: Sequence[int], *others: Source | Streams) -> Iterator[None]:
+        """Takes back what changes of all other members: in the agent, and in what else is given."""
+        if not (rest := [member for member in range(self.members) if member not in members]):
+            yield
+            return
+        rows = torch.tensor(rest, device=self.acting.flat.device)
+        tensors = [tensor.view(self.members, -1) for _, tensor in named_tensors(self.agent) if tensor.ndim]
+        before, put_back = [tensor.index_select(0, rows) for tensor in tensors], [other.keep(rest) for other in others]
+        yield
+        for tensor, kept in zip(tensors, before, strict=True):
+            tensor.index_copy_(0, rows, kept)
+        for undo in put_back:
+            undo()
+
+    def hear(self, member: int, episode: EpisodeResult) -> int:
+        """Lets the rule hear of an episode; returns the steps whose updates are due with its end."""
+        hearing = self.rule.hearing
+        return 0 if hearing is None else hearing.hear(self.agent, self.cfg, member, episode, self.made[member])
+
+    def forget(self) -> None:
+        """Lets a rule that hears episodes begin anew with that, for another task."""
+        if hearing := self.rule.hearing:
+            new = dict(
+                named_fields(self.rule.init(self.spec, self.cfg, [0] * self.members, str(self.acting.flat.device)))
+            )
+            for name, value in named_fields(self.agent):
+                if isinstance(value, Tensor) and name.startswith(hearing.memory):
+                    value.copy_(new[name])
 
     @property
     def _cycle(self) -> tuple[list[Hashable], tuple[PeriodicOperation, ...]]:
@@ -144,12 +203,13 @@ class Learner:
         arrays = {name: tensor.to("cpu", copy=True).numpy() for name, tensor in named_tensors(self.agent)}
         streams = {name: stream.state() for name, stream in self._streams.items()}
         rates = {"rates": dict(self.rates)} if self.rates else {}
-        return {"updates": self.updates, **rates, **streams, **arrays}
+        made = {"made": np.array(self.made)} if self.rule.hearing else {}
+        return {"updates": self.updates, **made, **rates, **streams, **arrays}
 
     def restore(self, state: State) -> None:
         """Restores what state() returned, which must hold just the names that this rule has."""
         tensors = dict(named_tensors(self.agent))
-        known = {"updates", *self._streams, *tensors}
+        known = {"updates", *(["made"] if self.rule.hearing else []), *self._streams, *tensors}
         as_now = {name: name if name in known else re.sub("_made$", "_steps", name) for name in state}  # until 0.5
         state = {as_now[name]: saved for name, saved in state.items()}
         if lacking := sorted(known - {*state}):
@@ -161,6 +221,9 @@ class Learner:
         for name, stream in self._streams.items():
             stream.restore(state[name])
         self.updates = to_count(state["updates"])
+        if self.rule.hearing:
+            made = zip(self.made, state["made"].tolist(), strict=True)
+            self.made = [to_count(count) for _, count in made]
         if rates := to_fields(state.get("rates", {})):
             self.set_rates(**{name: to_number(rate) for name, rate in rates.items()})
 

@@ -14,7 +14,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from t3d.policy.architectures import BRIGHTEST, KERNEL, MIDDLE, NORM_EPSILON, Architecture, Operations
+from t3d.policy.architectures import (
+    BRIGHTEST,
+    KERNEL,
+    LEAST_MAGNITUDE,
+    MIDDLE,
+    NORM_EPSILON,
+    Architecture,
+    Kind,
+    Operations,
+    beside,
+    beside_layout,
+    embed,
+    mlp_layout,
+)
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -47,6 +60,11 @@ class Stack:
     def copy(self) -> Self:
         return self.over(self.flat.clone())
 
+    @property
+    def parts(self) -> dict[str, Stack]:
+        """The networks in it that learn, by name, if it consists of several."""
+        return {}
+
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d flat, (K, P); no other network's gradient is touched."""
         return gradients(loss, self)[0]
@@ -72,6 +90,26 @@ class Actor(Stack):
         return self.forward(s).tanh()
 
 
+class EmbeddingActor(Actor):
+    """TD7's actor behind its encoder of states, f; both are views of one flat tensor."""
+
+    def _view(self, flat: Tensor) -> None:
+        super()._view(flat)
+        inputs, *hidden, embedding = self.architecture.sizes[:4]
+        encoder = Architecture("f", Kind(mlp_layout, embed), (inputs, *hidden, embedding), "elu")
+        sizes = (inputs, embedding, *self.architecture.sizes[4:])
+        beside_f = Architecture("actor", Kind(beside_layout, beside), sizes, self.architecture.activation)
+        self.f, self.actor = Stack(encoder, flat[:, : encoder.size]), Actor(beside_f, flat[:, encoder.size :])
+
+    @property
+    def parts(self) -> dict[str, Stack]:
+        return {"actor": self.actor}
+
+    def act(self, s: Tensor, zs: Tensor) -> Tensor:
+        """Actions for states whose embeddings are known."""
+        return self.actor(torch.cat([s, zs], dim=-1))
+
+
 class ImageActor(Actor):
     """An actor that begins with the encoder of its images; both are views of one flat tensor."""
 
@@ -80,6 +118,10 @@ class ImageActor(Actor):
         convolutions = self.architecture.convolutions
         self.encoder = Stack(convolutions, flat[:, : convolutions.size])
         self.actor = Actor(self.architecture._replace(encoded=True), flat[:, convolutions.size :])
+
+    @property
+    def parts(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder, "actor": self.actor}
 
     def encode(self, s: Tensor) -> Tensor:
         """s (M, B, observation_width), uint8 -> what actors and critics see of it, (M, B, outputs and vector)."""
@@ -194,4 +236,6 @@ OPERATIONS = Operations(
     _pixels,
     _convolve,
     lambda images: torch.stack([image.flatten(1) for image in images]),
+    functional.elu,
+    lambda x: x / x.abs().mean(dim=-1, keepdim=True).clamp(min=LEAST_MAGNITUDE),
 )

@@ -24,7 +24,7 @@ from t3d.config.sweeps import swept
 from t3d.errors import UserError
 from t3d.modules import is_own, where_it_failed
 from t3d.policy.acting import numpy_operations
-from t3d.policy.architectures import KINDS, Architecture
+from t3d.policy.architectures import SAVED_KINDS, Architecture
 from t3d.policy.spec import Spec
 from t3d.types import Batch
 
@@ -169,7 +169,7 @@ def _check_agent(learner: Learner) -> None:
 def _check_acting(network: Architecture, actor: Architecture | None, section: str, *, needs_settings: bool) -> None:
     """A policy file must say what its network is, and actor processes only know what the settings describe."""
     unknown = f"its actor's network, {network.name}, is neither one of T3D's nor the one in {section}.actor_network"
-    _require(network.name in KINDS or (actor is not None and network.name == actor.name), unknown)
+    _require(network.name in SAVED_KINDS or (actor is not None and network.name == actor.name), unknown)
     settings = f"{section}.actor_network and {section}.actor_hidden"
     other = f"it acts with another network than {settings} describe, which actor processes "
     _require(network == actor or not needs_settings, f"{other}do not know; use --actors inline")

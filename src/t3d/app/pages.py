@@ -156,16 +156,15 @@ def _train(env_id: str, folder: str, args: ExplainArgs, console: PlainConsole) -
 
 
 def _explain(run: Run, args: ExplainArgs, default: Path, console: PlainConsole) -> None:
-    from t3d.insight.explain import explained, heading, returned  # noqa: PLC0415 (imports torch)
+    from t3d.insight.explain import explained, heading, letters_of, returned  # noqa: PLC0415 (imports torch)
     from t3d.insight.explain_page import page  # noqa: PLC0415
-    from t3d.insight.fifteen_steps import LETTERS  # noqa: PLC0415
     from t3d.insight.one_update import one_update  # noqa: PLC0415
 
     update = one_update(run, args.seed)
-    steps = explained(update) if update.cfg.algo == "td3" else []
+    steps = explained(update)
     others = returned(update) if not steps else []
     console.print(Text(printable(heading(update)), "bold"))
-    console.print(LETTERS)
+    console.print(letters_of(update.cfg))
     for step in steps:
         console.print()
         console.print(Line(Text(f"{step.number}  {step.text.title}", "bold"), align="left", style="dim"))

@@ -108,6 +108,23 @@ class TD3Config(RuleConfig, prefix="td3."):
                 raise UserError(f"{problem}; td3.critics is {self.critics}")
 
 
+class TD7Config(RuleConfig, prefix="td7."):
+    """TD7. Defaults are the paper's."""
+
+    encoder_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
+    """Adam's learning rate for the encoder of states and actions."""
+    embedding: int = setting(256, between=(1, 65_536), extreme=12, must_fit=True)
+    """Size of the embeddings of a state, and of a state with an action."""
+    encoder_hidden: int = setting(256, between=(1, 65_536), extreme=12, must_fit=True)
+    """Size of both hidden layers of each encoder."""
+    priority_exponent: float = setting(0.4, between=(0, 10), extreme=0.9)
+    """How much errors count in the choice of transitions (α of LAP); 0: they are chosen uniformly."""
+    assess_episodes: int = setting(20, between=(1, 10**6), extreme=2)
+    """Episodes that assess a policy before it may become the checkpoint, once assess_after updates are made."""
+    assess_after: int = setting(750_000, between=(0, 10**12), extreme=20)
+    """Updates of a seed in which a single episode assesses a policy."""
+
+
 class ReplayConfig(Section, prefix="replay."):
     """The replay buffer."""
 

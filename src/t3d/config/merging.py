@@ -94,6 +94,8 @@ def plain(value: Any) -> str:
 def to_toml(cfg: Config) -> str:
     """Formats a configuration as TOML; load_toml and merge read it back."""
     values = to_dict(cfg)
+    if cfg.td7 == type(cfg.td7)() and cfg.algo != "td7":
+        del values["td7"]
     lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
     for section, content in values.items():
         if isinstance(content, dict) and content:

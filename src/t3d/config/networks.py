@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from t3d.config.algorithm import TD3Config
+from t3d.config.algorithm import TD3Config, TD7Config
 from t3d.errors import UserError
 from t3d.modules import import_named, is_own, named_or_own, where_it_failed
-from t3d.policy.architectures import KINDS, Architecture, Encoder, Kind
+from t3d.policy.architectures import (
+    EMBEDDING,
+    KINDS,
+    Architecture,
+    Encoder,
+    Kind,
+    beside,
+    beside_layout,
+    embedding_kind,
+)
 from t3d.policy.spec import Spec
 
 
@@ -45,6 +54,24 @@ def critic_architecture(spec: Spec, cfg: TD3Config) -> Architecture:
     sizes = (spec.observation_size + spec.action_size, *cfg.critic_hidden, outputs)
     network = architecture(cfg.critic_network, sizes, cfg.critic_activation, encoder_of(spec, cfg))
     return network._replace(encoded=bool(spec.images))
+
+
+def embedding_actor(spec: Spec, cfg: TD7Config) -> Architecture:
+    """TD7's actor and the encoder of states before it."""
+    sizes = (spec.observation_size, *[cfg.encoder_hidden] * 2, cfg.embedding, *cfg.actor_hidden, spec.action_size)
+    return Architecture(EMBEDDING, embedding_kind, sizes)
+
+
+def pair_encoder(spec: Spec, cfg: TD7Config) -> Architecture:
+    """TD7's encoder of an embedded state and an action."""
+    sizes = (cfg.embedding + spec.action_size, *[cfg.encoder_hidden] * 2, cfg.embedding)
+    return architecture("mlp", sizes, "elu")
+
+
+def embedding_critic(spec: Spec, cfg: TD7Config) -> Architecture:
+    """TD7's critic, which sees both embeddings beside the state and the action."""
+    sizes = (spec.observation_size + spec.action_size, 2 * cfg.embedding, *cfg.critic_hidden, 1)
+    return Architecture("critic", Kind(beside_layout, beside), sizes, "elu")
 
 
 def encoder_of(spec: Spec, cfg: TD3Config) -> Encoder | None:

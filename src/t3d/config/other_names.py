@@ -57,7 +57,7 @@ OTHER_NAMES = {name: ours.split() for ours, theirs in THEIR_NAMES.items() for na
 def our_names(theirs: str, known: Collection[str]) -> list[str]:
     """Returns our settings for another library's name, or for one of ours in another section, if all are known here."""
     last = _last(theirs)
-    same = [name for name in known if name.rpartition(".")[2] == last]
+    same = [name for name in known if name.rpartition(".")[2] == last and not name.startswith("td7.")]
     names = OTHER_NAMES.get(last) or (same if len(same) == 1 else [])
     return names if all(name.partition("=")[0] in known for name in names) else []
 

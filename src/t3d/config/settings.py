@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from t3d.config.algorithm import ReplayConfig, RuleConfig, TD3Config
+from t3d.config.algorithm import ReplayConfig, RuleConfig, TD3Config, TD7Config
 from t3d.config.fields import About, Section, known_settings, setting
 from t3d.config.metrics import Criterion, Target, parse_criterion, parse_metrics, parse_target
 from t3d.config.schedules import Schedule, parse_schedules
@@ -25,6 +25,7 @@ SinkName = Literal["tensorboard", "wandb"]  # of a module in sinks/, a package, 
 SINKS: tuple[SinkName, ...] = get_args(SinkName)
 SET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")  # of an evaluation set: it is in names of metrics
 SectionType = TypeVar("SectionType", bound=Section)
+OF_ALGORITHMS = ("td3", "td7")  # sections
 SEEDS_END = 2**62  # seeds below this fit into logs, file names and checkpoints
 
 
@@ -219,7 +220,7 @@ class Config(Section):
     )
     """CPU threads for torch; 0: time one thread and all threads at the start and keep the faster."""
     algo: str = setting("td3", resume="moved", must_fit=True)
-    """The algorithm: td3, or FILE.py:NAME for a rule of your own."""
+    """The algorithm: td3, td7, or FILE.py:NAME for a rule of your own."""
     engine: Literal["auto", "eager", "fused", "capture"] = setting(
         "auto", resume="ignored", left_to_machine=True, learning=False, in_heading=True
     )
@@ -238,6 +239,7 @@ class Config(Section):
     """Named settings to start from: default, paper, plus, bullet, box2d, dm, pixels, quick; t3d presets lists them."""
     env: EnvConfig = field(default_factory=EnvConfig)
     td3: TD3Config = field(default_factory=TD3Config)
+    td7: TD7Config = field(default_factory=TD7Config)
     own: dict[str, Any] = field(default_factory=dict)
     """Settings of a rule of your own, as its file declares them: docs/beyond-the-defaults.md."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -275,12 +277,13 @@ class Config(Section):
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
             if not is_own(self.algo) or not name.startswith("td3."):  # which of these an own rule reads is known later
-                refuse_field(name, can_be_swept)
+                refuse_field(name, [known for known in can_be_swept if self._is_read(known)])
                 other = known[name].get("no_effect_without")
-                if other is not None and 0 in self._sweeps.get(f"td3.{other}", (getattr(self.td3, other),)):
+                full = f"{self.section}.{other}"
+                if other is not None and 0 in self._sweeps.get(full, (getattr(self.settings_of(), other),)):
                     raise UserError(
-                        f"{name} changes nothing where td3.{other}=0, so members would be the same; "
-                        f"leave it out of the sweep, or give td3.{other} a value above 0"
+                        f"{name} changes nothing where {full}=0, so members would be the same; "
+                        f"leave it out of the sweep, or give {full} a value above 0"
                     )
         for values in by_values(self.members):  # raises if they are too many
             member = Member(0, tuple(pair for pair in values if pair[0] in can_be_swept))
@@ -288,6 +291,11 @@ class Config(Section):
                 of_member(member)  # raises if it is out of range
         if not {*self._sweeps.get("scale_rewards", ())} <= {0, 1}:
             raise UserError("scale_rewards is on or off; sweep it as scale_rewards=0,1")
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a setting is not one of another built-in algorithm."""
+        section = name.partition(".")[0]
+        return section == self.section or section not in OF_ALGORITHMS
 
     def _check_together(self) -> None:
         if self.steps_before_learning >= self.total_steps:
@@ -301,6 +309,14 @@ class Config(Section):
             raise UserError(
                 f"replay.capacity={self.replay.capacity} is smaller than {self.section}.batch_size={batch_size}; "
                 "raise capacity or lower the batch size"
+            )
+        if self.chooses_itself and self.replay.sampling != "uniform":
+            own = f"{self.section}.priority_exponent"
+            raise UserError(f"algo={self.algo} chooses transitions by {own}, not by replay.sampling; leave that out")
+        if self.chooses_itself and any(map(self.scales_rewards, self.members)):
+            raise UserError(
+                f"algo={self.algo} treats errors below 1 alike, and scaled rewards leave few others; use it without "
+                f"--scale-rewards, or with --{self.section}.priority-exponent 0"
             )
         has_huber = getattr(self.settings_of(), "critic_loss", "huber") == "huber"
         if self.replay.sampling == "lap" and not (has_huber and not any(map(self.scales_rewards, self.members))):
@@ -342,7 +358,7 @@ class Config(Section):
     @property
     def section(self) -> str:
         """Where the settings of the algorithm are; a rule of the user's own without settings of its own reads td3."""
-        return "own" if self.own else "td3"
+        return "own" if self.own else self.algo if self.algo in OF_ALGORITHMS else "td3"
 
     def settings_of(self, member: Member | None = None, kind: type[RuleConfig] = RuleConfig) -> Any:
         """The settings of the algorithm, or of a member of a sweep; without `kind`, the user's own class, of its own
@@ -353,6 +369,18 @@ class Config(Section):
             names = {known.name for known in fields(kind)}
             settings = kind(**{name: value for name, value in self.own.items() if name in names})
         return settings if member is None else _with_values(settings, member)
+
+    @property
+    def chooses_itself(self) -> bool:
+        """Whether the algorithm's own settings say how much errors count in the choice of transitions (LAP)."""
+        return bool(getattr(self.settings_of(), "priority_exponent", 0))
+
+    @property
+    def sampling(self) -> ReplayConfig:
+        """How transitions are chosen, by the settings of the replay or those of the algorithm."""
+        if not self.chooses_itself:
+            return self.replay
+        return replace(self.replay, sampling="lap", priority_exponent=self.settings_of().priority_exponent)
 
     def noise_of(self, member: Member) -> NoiseConfig:
         return _with_values(self.noise, member)

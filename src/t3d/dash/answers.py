@@ -17,8 +17,10 @@ from t3d.dash.library import Library
 from t3d.errors import UserError
 from t3d.files import CORRUPT_ERRORS, read
 from t3d.insight.curves import DrawnRun, Window, find, lines
-from t3d.insight.fifteen_steps import LETTERS, fifteen_texts
+from t3d.insight.fifteen_steps import LETTERS, Text, fifteen_texts
 from t3d.insight.groups import pooled
+from t3d.insight.td7_steps import LETTERS as TD7_LETTERS
+from t3d.insight.td7_steps import STEPS
 from t3d.policy.files import MOST_JSON_BYTES, read_description
 from t3d.store import details
 from t3d.store.columns import Columns
@@ -122,13 +124,15 @@ def run_steps(library: Library, request: Request) -> dict[str, Any]:
         event, cfg = columns.newest_update(member), columns.cfg.of(member)
     values = {} if event is None else {str(name): value for name, value in event.values.items()}
     settings, own = flat(cfg), cfg.settings_of()
-    texts = fifteen_texts(cfg, own, images=_observes_images(columns, member)) if cfg.algo == "td3" else []
+    texts: Sequence[Text] = STEPS if cfg.algo == "td7" else []
+    if cfg.algo == "td3":
+        texts = fifteen_texts(cfg, own, images=_observes_images(columns, member))
     return {
         "member": member.name,
         "updates": event and event.updates,
         "step": event and event.step,
         "time": event and event.time,
-        "letters": LETTERS,
+        "letters": TD7_LETTERS if cfg.algo == "td7" else LETTERS,
         "values": values,
         "steps": [
             {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from t3d.data import priorities, replay
 from t3d.data.frame_ring import frames_needed
 from t3d.data.frames import FrameReplay
 from t3d.data.replay import Replay
-from t3d.data.samplers import SAMPLERS
+from t3d.data.samplers import SAMPLERS, ToldSampler
 from t3d.data.scaling import Normaliser, RewardScaler
 from t3d.errors import UserError
 from t3d.files import to_count, to_fields, to_number
@@ -31,7 +31,8 @@ class Memory:
         self.added, self.device = self.replay.added, self.replay.rows.device  # transitions ever added, per member
         self.carried = [0] * len(seeds)  # how many of these another run has collected
         n_steps = [cfg.replay_of(member).n_step for member in cfg.members]
-        self.sampler = SAMPLERS[cfg.replay.sampling](self.replay, settings, seeds, gamma, cfg.replay, n_steps)
+        kind = ToldSampler if cfg.chooses_itself else SAMPLERS[cfg.replay.sampling]
+        self.sampler = kind(self.replay, settings, seeds, gamma, cfg.sampling, n_steps)
         self.capture_safe = self.sampler.capture_safe and self.device.type == "cuda"  # whether graphs may record it
         self.normaliser = Normaliser(len(seeds), spec.observation_size, device) if cfg.normalise_observations else None
         self._largest = [0.0] * len(seeds)
@@ -92,6 +93,12 @@ class Memory:
     def feedback(self, index: torch.Tensor, td: torch.Tensor) -> None:
         self.sampler.feedback(index, td)
 
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        return self.sampler.keep(members)
+
+    def find_highest(self, members: Sequence[int]) -> None:
+        self.sampler.find_highest(members)
+
     def scaled(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         return snapshot if self.normaliser is None else self.normaliser.put_into(snapshot)
 
@@ -150,7 +157,7 @@ def bytes_needed(spec: Spec, cfg: Config, capacity: int | None = None) -> int:
     capacity, members, envs = capacity or cfg.replay.capacity, len(cfg.members), cfg.num_envs
     rows = _rows(cfg, capacity)
     needed = replay.bytes_needed(spec, rows, members)
-    if cfg.replay.sampling != "uniform":
+    if cfg.sampling.sampling != "uniform":
         needed += priorities.bytes_needed(members, rows)
     if spec.images:
         in_memory = 0 if cfg.replay.frames_on_disk else frames_needed(spec, capacity, envs, cfg.total_steps)

@@ -20,7 +20,7 @@ class SumTree:
     def __init__(self, members: int, rows: int, device: torch.device | str = "cpu") -> None:
         self.rows = rows
         *sums, leaves = _blocks(rows)
-        self._levels = [  # the root first; (M, blocks, FAN_OUT), zero where there is nothing
+        self.levels = [  # the root first; (M, blocks, FAN_OUT), zero where there is nothing
             *(torch.zeros(members, blocks, FAN_OUT, device=device, dtype=torch.float64) for blocks in sums),
             torch.zeros(members, leaves, FAN_OUT, device=device, dtype=torch.float32),
         ]
@@ -28,16 +28,16 @@ class SumTree:
 
     @property
     def priorities(self) -> Tensor:
-        return self._levels[-1].flatten(1)[:, : self.rows]
+        return self.levels[-1].flatten(1)[:, : self.rows]
 
     def find(self, u: Tensor) -> Tensor:
         """Returns the rows (M, B) at the shares u of each member's total, in [0, 1).
 
         A row is found with probability priority / total, and never if it is zero, unless all are.
         """
-        sums = _running(self._levels[0].flatten(1))  # (M, FAN_OUT)
+        sums = _running(self.levels[0].flatten(1))  # (M, FAN_OUT)
         index, rest = _search(sums, u * sums[:, -1:])
-        for level in self._levels[1:]:
+        for level in self.levels[1:]:
             index = index.clamp(max=level.shape[1] - 1)  # only a priority that is NaN leads further
             children = level.flatten(0, 1).index_select(0, (self._member * level.shape[1] + index).view(-1))
             child, rest = _search(_running(children), rest.view(-1, 1))  # (M * B, 1)
@@ -46,11 +46,11 @@ class SumTree:
 
     def set(self, member: Tensor, row: Tensor, priority: Tensor) -> None:
         """Sets the priorities of some rows, of a row that comes twice to the larger; member may have fewer columns."""
-        leaves = self._levels[-1]
+        leaves = self.levels[-1]
         leaf = (member * (leaves.shape[1] * FAN_OUT) + row).view(-1)
         leaves.view(-1).index_fill_(0, leaf, 0)
         leaves.view(-1).scatter_reduce_(0, leaf, priority.reshape(-1), "amax")
-        for children, parents in pairwise(self._levels[::-1]):
+        for children, parents in pairwise(self.levels[::-1]):
             row = row // FAN_OUT
             if children.shape[0] * children.shape[1] <= row.numel():  # all sums are less to do than these
                 _sum_all(parents, children)
@@ -61,7 +61,7 @@ class SumTree:
 
     def rebuild(self) -> None:
         """Computes all sums anew, after priorities were written into the view."""
-        for children, parents in pairwise(self._levels[::-1]):
+        for children, parents in pairwise(self.levels[::-1]):
             _sum_all(parents, children)
 
 

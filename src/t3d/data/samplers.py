@@ -58,6 +58,12 @@ class UniformSampler:
 
     def feedback(self, index: Tensor, td: Tensor) -> None: ...
 
+    def find_highest(self, members: Sequence[int]) -> None: ...  # finds their highest priorities, if it has any
+
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        """Returns what puts back to what it is now whatever updates change of these members."""
+        return self._streams.keep(members)
+
     def state(self) -> State:
         return {"streams": self._streams.state()}
 
@@ -96,6 +102,7 @@ PRIORITIES: dict[str, Callable[[Tensor, float], Tensor]] = {  # of errors (M, B)
 class PrioritisedSampler(UniformSampler):
     """Samples stored transitions in proportion to their priorities; each member has its own, and its own stream."""
 
+    finds_highest_itself = True  # otherwise it is told when
     settings = ReplayConfig(sampling="proportional")
 
     def __init__(self, replay: Replay, cfg: RuleConfig, seeds: Sequence[int], *others: Any) -> None:
@@ -116,8 +123,8 @@ class PrioritisedSampler(UniformSampler):
         """Gives new transitions the highest priority, so that each is likely to be drawn soon."""
         members, rows = [], []
         for member, first, stop in blocks:
-            if first and first // FIND_HIGHEST_EVERY != stop // FIND_HIGHEST_EVERY:
-                self.highest[member] = self.tree.priorities[member].amax()
+            if self.finds_highest_itself and first and first // FIND_HIGHEST_EVERY != stop // FIND_HIGHEST_EVERY:
+                self.find_highest([member])
             members.append(np.full(stop - first, member))
             rows.append(np.arange(first, stop) % self.replay.capacity)
         device = self.highest.device
@@ -136,6 +143,21 @@ class PrioritisedSampler(UniformSampler):
         self.tree.set(self._member, index.to(device), priority)
         self.highest.copy_(self.highest.maximum(priority.amax(dim=1)))
         self.updates.add_(1)
+
+    def find_highest(self, members: Sequence[int]) -> None:
+        for member in members:
+            self.highest[member] = self.tree.priorities[member].amax()
+
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        rest, rows = super().keep(members), torch.tensor(members, device=self.highest.device)
+        kept = [(values, values.index_select(0, rows)) for values in (self.highest, *self.tree.levels)]
+
+        def put_back() -> None:
+            rest()
+            for values, before in kept:
+                values.index_copy_(0, rows, before)
+
+        return put_back
 
     def state(self) -> State:
         return {
@@ -183,6 +205,12 @@ class PrioritisedSampler(UniformSampler):
         beta = (start + rise * self.updates).clamp(max=1)
         priority = self.tree.priorities.gather(1, index).double().clamp(min=LOWEST)
         return ((priority.amin(dim=1, keepdim=True) / priority) ** beta).float()
+
+
+class ToldSampler(PrioritisedSampler):
+    """As TD7 has it: the highest priority is found anew when the rule says so."""
+
+    finds_highest_itself = False
 
 
 SAMPLERS: dict[str, Callable[..., UniformSampler]] = {

@@ -1,4 +1,4 @@
-"""Explains one update in fifteen steps, from what was handed to it, what it returned, and the agent before and after.
+"""Explains one update in its steps, from what was handed to it, what it returned, and the agent before and after.
 
 Nothing is computed again; examples are the first transition of the batch.
 """
@@ -9,11 +9,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from t3d.config import Config
 from t3d.config.networks import actor_architecture, critic_architecture
-from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, Text, fifteen_texts
+from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, LETTERS, Text, fifteen_texts
 from t3d.insight.one_update import OneUpdate
+from t3d.insight.td7_steps import LETTERS as TD7_LETTERS
+from t3d.insight.td7_steps import STEPS as TD7_STEPS
 from t3d.policy.architectures import Architecture
 
+MOST_RETURN = 1e30  # of an episode that there was
 MOST_CRITICS = 5  # that have a row each; of more only a common one is shown
 Numbers: TypeAlias = "tuple[str, tuple[str, ...], list[Quantity]]"  # an example, facts, and what no trace has
 
@@ -39,7 +43,7 @@ class Quantity(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One of the fifteen steps in one update: what is always said of it, and its numbers."""
+    """One step of one update: what is always said of it, and its numbers."""
 
     number: int
     text: Text
@@ -62,13 +66,42 @@ def heading(update: OneUpdate) -> str:
     return f"Update {update.number:,} of {update.cfg.rule_title}: {where}"
 
 
+def letters_of(cfg: Config) -> str:
+    """Says what the letters of its steps mean."""
+    return TD7_LETTERS if cfg.algo == "td7" else LETTERS
+
+
 def number(value: Any) -> str:
     """Formats a number with four significant digits."""
     return f"{float(value):.4g}"
 
 
 def explained(update: OneUpdate) -> list[Step]:
-    """Returns the fifteen steps of an update of TD3."""
+    """Returns the steps of an update; none if the rule is the user's own."""
+    return {"td3": of_td3, "td7": of_td7}.get(update.cfg.algo, lambda _: [])(update)
+
+
+def of_td7(update: OneUpdate) -> list[Step]:
+    """Returns the steps of TD7."""
+    trace, batch = update.trace, update.batch
+    y, r, discount, v2 = (number(column[0]) for column in (trace.y, batch.r, batch.discount, trace.v2))
+    low, high = (number(update.before[f"seen_{name}"]) for name in ("low", "high"))
+    stored = f"{update.stored:,} transitions stored, room for {update.cfg.replay.capacity:,}"
+    best = number(update.before["assessment_best"])
+    more: dict[int, tuple[str, tuple[str, ...]]] = {  # by the number of the step: an example, facts
+        1: ("", (stored,)),
+        4: (f"s = {_vector(batch.s[0])}, a = {_vector(batch.a[0])}, r = {number(batch.r[0])}", ()),
+        9: (f"the smallest of ({', '.join(map(number, trace.q2[:, 0]))}), inside [{low}, {high}], is {v2}", ()),
+        10: (f"{y} = {r} + {discount} · (1 - {batch.terminated[0]:g}) · {v2}", ()),
+        12: ("", (f"the whole loss, over the batch and the critics: {number(update.losses['critic'])}",)),
+        14: ("", (f"this is update {update.number:,}, which moves the actor",)),
+        16: ("", (f"the checkpoint's lowest return is {best}",) if abs(float(best)) < MOST_RETURN else ()),
+    }
+    return [_step(update, index, text, *more.get(index, ("", ())), []) for index, text in enumerate(TD7_STEPS, 1)]
+
+
+def of_td3(update: OneUpdate) -> list[Step]:
+    """Returns the fifteen steps of TD3."""
     phi, theta = online_actor(update, update.after), update.after["critic"]
     numbers = [
         *_before(update),
@@ -77,15 +110,22 @@ def explained(update: OneUpdate) -> list[Step]:
         _followed(update, "φ", "actor_target", phi),
         _followed(update, "θ", "critic_target", theta),
     ]
-    texts, steps = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images)), list[Step]()
-    for text, (example, facts, others) in zip(texts, numbers, strict=True):
-        letters = {letter: getattr(update.td3, name[len("td3.") :]) for name, letter in text.settings.items() if letter}
-        settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in letters.items())
-        traced = [
-            quantity for name, symbol in text.values.items() if symbol for quantity in _traced(update, symbol, name)
-        ]
-        steps.append(Step(len(steps) + 1, text, settings, [*traced, *others], example, facts))
-    return steps
+    texts = fifteen_texts(update.cfg, update.td3, images=bool(update.spec.images))
+    return [
+        _step(update, index, *pair)
+        for index, pair in enumerate(zip(texts, *zip(*numbers, strict=True), strict=True), 1)
+    ]
+
+
+def _step(
+    update: OneUpdate, index: int, text: Text, example: str, facts: tuple[str, ...], others: list[Quantity]
+) -> Step:
+    letters = {
+        letter: getattr(update.td3, name[len(update.td3.prefix) :]) for name, letter in text.settings.items() if letter
+    }
+    settings = ", ".join(f"{letter} = {value:,.6g}" for letter, value in letters.items())
+    traced = [quantity for name, symbol in text.values.items() if symbol for quantity in _traced(update, symbol, name)]
+    return Step(index, text, settings, [*traced, *others], example, facts)
 
 
 def returned(update: OneUpdate) -> list[Quantity]:

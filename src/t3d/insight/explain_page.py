@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from t3d.insight.drawing import GREY, PAGE_COLOURS, page_picture
-from t3d.insight.explain import Quantity, Step, heading, online_actor
-from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS, LETTERS
+from t3d.insight.explain import Quantity, Step, heading, letters_of, online_actor
+from t3d.insight.fifteen_steps import AGGREGATE_IN_WORDS
 from t3d.insight.html import Html, document, element, joined, picture, section, table
 from t3d.insight.one_update import OneUpdate
 
@@ -26,7 +26,11 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
     """Returns the page; others are what a rule that is not TD3 returned."""
     title = heading(update)
     links = (element("a", {"href": f"#step-{step.number}"}, str(step.number)) for step in steps)
-    about = "One real update, taken apart. ", _math(LETTERS), " Point at a tensor to see where it is in the code."
+    about = (
+        "One real update, taken apart. ",
+        _math(letters_of(update.cfg)),
+        " Point at a tensor to see where it is in the code.",
+    )
     return document(
         title,
         element("h1", None, title),
@@ -39,7 +43,7 @@ def page(update: OneUpdate, steps: Sequence[Step], others: Sequence[Quantity] = 
 
 def _section(step: Step, update: OneUpdate, *, pictures: bool) -> Html:
     figure = None
-    if pictures and step.number in PICTURES:
+    if pictures and update.cfg.algo == "td3" and step.number in PICTURES:
         caption = PICTURES[step.number].caption(update)
         svg = picture(drawn(step.number, update), caption)
         figure = element("figure", None, svg, element("figcaption", None, caption))

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from t3d.errors import UserError
 from t3d.files import to_count
-from t3d.policy.architectures import ACTIVATIONS, BRIGHTEST, KERNEL, MIDDLE, NORM_EPSILON, Architecture, Operations
+from t3d.policy.architectures import (
+    ACTIVATIONS,
+    BRIGHTEST,
+    KERNEL,
+    LEAST_MAGNITUDE,
+    MIDDLE,
+    NORM_EPSILON,
+    Architecture,
+    Operations,
+)
 from t3d.policy.observations import batch_size, flatten, flatten_batch, numbers, sane, stacked
 from t3d.policy.spec import Floats, Spec, floats_in, limited, middle, put_previous, to_bounds
 
@@ -44,6 +53,11 @@ def _layer_norm(x: Floats, scale: Floats, shift: Floats) -> Floats:
     return normal
 
 
+def _avg_l1_norm(x: Floats) -> Floats:
+    normal: Floats = x / np.maximum(np.abs(x).mean(axis=-1, keepdims=True), np.float32(LEAST_MAGNITUDE))
+    return normal
+
+
 def pixels(images: NDArray[np.uint8], like: Floats) -> Floats:
     """Bytes as floats from -0.5 to 0.5."""
     values: Floats = np.divide(images, np.float32(BRIGHTEST), dtype=np.float32)
@@ -66,7 +80,8 @@ def numpy_operations(activation: str) -> Operations:
     """The operations of one network in NumPy."""
     join, floats = partial(np.concatenate, axis=-1), lambda values, like: floats_in(values)
     for_images = (np.tanh, join, floats, pixels, convolve, lambda images: images.reshape(len(images), -1))
-    return Operations(_linear, _layer_norm, ACTIVATIONS[activation], *for_images)
+    for_embeddings = (ACTIVATIONS["elu"], _avg_l1_norm)
+    return Operations(_linear, _layer_norm, ACTIVATIONS[activation], *for_images, *for_embeddings)
 
 
 class Scaling(NamedTuple):

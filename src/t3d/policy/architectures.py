@@ -17,6 +17,7 @@ import numpy as np
 from t3d.files import Refused, to_count, to_fields, to_list
 from t3d.policy.spec import Floats
 
+LEAST_MAGNITUDE = 1e-8  # that values are divided by, in avg_l1_norm
 NORM_EPSILON = 1e-5  # PyTorch's default for layer normalisation
 EXPANSION = 4  # of a residual block's hidden layer, as in SimBa
 KERNEL = 3  # pixels each way of every convolution of images, as in DrQ-v2
@@ -37,13 +38,16 @@ class Operations(NamedTuple):
     linear: Callable[[Any, Any, Any], Any]  # x (..., N, in), weight, bias -> (..., N, out)
     layer_norm: Callable[[Any, Any, Any], Any]  # x (..., N, size), scale, shift -> the same shape
     activate: Callable[[Any], Any]
-    # For images only; `like` is a parameter, whose type of floats the result has.
+    # For images; `like` is a parameter, whose type of floats the result has.
     tanh: Callable[[Any], Any]
     join: Callable[[Sequence[Any]], Any]  # pieces (..., N, any) -> (..., N, all of them)
     floats: Callable[[Any, Any], Any]  # bytes (..., N, 4 n), like -> (..., N, n)
     pixels: Callable[[Any, Any], Any]  # bytes (..., N, channels, height, width), like -> what convolve takes
     convolve: Callable[[Any, Any, Any, int], Any]  # pixels, weight, bias, stride -> pixels, after a ReLU
     flattened: Callable[[Any], Any]  # pixels -> (..., N, values)
+    # For networks with embeddings, which also join.
+    elu: Callable[[Any], Any]
+    avg_l1_norm: Callable[[Any], Any]  # x (..., N, size) / mean |x| over the last axis
 
 
 class Kind(NamedTuple):
@@ -184,7 +188,7 @@ class Architecture(NamedTuple):
     def from_dict(cls, fields: dict[str, Any], own: Kind | None = None) -> Architecture:
         """Reads it; `own` is the user's network that it names, if it names one. Raises an error for other values."""
         name, activation = str(fields["name"]), str(fields["activation"])
-        if (kind := KINDS.get(name, own)) is None or activation not in ACTIVATIONS:
+        if (kind := SAVED_KINDS.get(name, own)) is None or activation not in ACTIVATIONS:
             raise Refused(f"its network is {name!r:.60} with activation {activation!r:.60}")
         encoder = Encoder.from_dict(to_fields(fields["encoder"])) if "encoder" in fields else None
         first, *others = to_list(fields["sizes"])
@@ -261,11 +265,55 @@ def project(encoder: Encoder, parameters: Sequence[Any], x: Any, ops: Operations
     return ops.join([ops.tanh(ops.layer_norm(ops.linear(outputs, weight, bias), scale, shift)), rest])
 
 
+def embed(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """TD7's encoder of states: a perceptron with ELU, whose outputs are divided by their mean size."""
+    *hidden, weight, bias = parameters
+    for start in range(0, len(hidden), 2):
+        x = ops.elu(ops.linear(x, *hidden[start : start + 2]))
+    return ops.avg_l1_norm(ops.linear(x, weight, bias))
+
+
+def beside_layout(sizes: tuple[int, ...]) -> list[Parameter]:
+    """A layer that sees the inputs alone, and the perceptron that sees its output beside the embedding."""
+    inputs, embedding, *hidden, output = sizes
+    if not hidden:
+        raise ValueError("it needs a hidden layer")
+    return linear(inputs, hidden[0]) + mlp_layout((hidden[0] + embedding, *hidden, output))
+
+
+def beside(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """TD7's actor and critics; x (..., N, inputs and then the embedding)."""
+    inputs = parameters[0].shape[-2]
+    return _beside(parameters, x[..., :inputs], x[..., inputs:], ops)
+
+
+def _beside(parameters: Sequence[Any], inputs: Any, embedding: Any, ops: Operations) -> Any:
+    first = ops.avg_l1_norm(ops.linear(inputs, *parameters[:2]))
+    return mlp(parameters[2:], ops.join([first, embedding]), ops)
+
+
+def embedding_layout(sizes: tuple[int, ...]) -> list[Parameter]:
+    """The encoder's three layers, and what acts beside its embedding; sizes are those of one, then of the other."""
+    encoder, hidden_and_output = sizes[:4], sizes[4:]
+    if len(hidden_and_output) < 2:
+        raise ValueError("it needs an encoder of three layers and a hidden layer")
+    return mlp_layout(encoder) + beside_layout((sizes[0], sizes[3], *hidden_and_output))
+
+
+def embedding(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
+    """TD7's actor with its encoder."""
+    zs = embed(parameters[:6], x, ops)
+    return _beside(parameters[6:], x, zs, ops)
+
+
+EMBEDDING = "embedding"  # no choice of settings, but in files
+embedding_kind = Kind(embedding_layout, embedding)
 KINDS = {
     "mlp": Kind(mlp_layout, mlp),
     "layer_norm": Kind(layer_norm_layout, layer_norm),
     "residual": Kind(residual_layout, residual),
 }
+SAVED_KINDS = {**KINDS, EMBEDDING: embedding_kind}
 
 
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {

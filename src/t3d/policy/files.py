@@ -29,7 +29,7 @@ from t3d.files import (
     unsealed,
 )
 from t3d.policy.acting import LoadedPolicy, PolicySnapshot, SavedPolicy, Scaling
-from t3d.policy.architectures import KINDS, Architecture, Kind
+from t3d.policy.architectures import SAVED_KINDS, Architecture, Kind
 from t3d.policy.spec import Spec, to_bounds
 
 FORMAT = 3  # formats 1 and 2 had no architecture
@@ -195,7 +195,7 @@ def _snapshot(
     about: dict[str, Any], tensors: dict[str, NDArray[Any]], spec: Spec, own: Kind | None, stem: Path
 ) -> PolicySnapshot:
     fields = to_fields(about["network"])
-    if str(fields["name"]) not in KINDS and own is None:
+    if str(fields["name"]) not in SAVED_KINDS and own is None:
         raise UnknownNetwork(
             f"the network of {stem} is {fields['name']!r:.200}, which is not one of T3D's; import it from a file that "
             "you trust and use load_policy(..., network=IT)"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from t3d.policy.acting import SCALED_LIMIT, PolicySnapshot
-from t3d.policy.architectures import BRIGHTEST, KERNEL, MIDDLE, NORM_EPSILON, Operations, project
+from t3d.policy.architectures import BRIGHTEST, KERNEL, LEAST_MAGNITUDE, MIDDLE, NORM_EPSILON, Operations, project
 from t3d.policy.spec import Floats, Spec, bounds_inside
 
 OPSET, IR_VERSION = 17, 8  # the oldest with LayerNormalization, so that runtimes of 2022 and newer take it
@@ -229,8 +229,12 @@ def operations(graph: Graph, activation: str) -> Operations:
     def floats(values: object, like: object) -> Value:
         raise NotImplementedError("vectors are an input of their own")
 
+    def avg_l1_norm(x: Value) -> Value:
+        mean = graph.add("ReduceMean", [graph.add("Abs", [x], x.width)], 1, axes=[-1], keepdims=1)
+        return x / graph.add("Max", [mean, LEAST_MAGNITUDE], 1)
+
     for_images = (_tanh, join, floats, pixels, convolve, flattened)
-    return Operations(linear, layer_norm, ACTIVATIONS[activation], *for_images)
+    return Operations(linear, layer_norm, ACTIVATIONS[activation], *for_images, ACTIVATIONS["elu"], avg_l1_norm)
 
 
 def _tanh(x: Value) -> Value:

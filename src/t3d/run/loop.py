@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 
-from t3d.actors.governor import Governor, passed
+from t3d.actors.governor import passed
 from t3d.alarms.watch import watch_over
 from t3d.errors import as_sentence
 from t3d.events import Continued, End, Event, Note, Paused, Session, SettingsChanged
@@ -32,7 +32,7 @@ class Trainer:
         self.parts, self.cfg, self.counters = training.parts, training.parts.cfg, training.parts.counters
         self.publisher, self.reporter, self.saver = training.publisher, training.reporter, training.saver
         self.jobs, self.surroundings, self.requests = training.jobs, training.surroundings, requests
-        self.start, self.governor = start, Governor(self.cfg)
+        self.start, self.pace = start, self.parts.pace
         self._session = next((vars(event) for event in reversed(start) if isinstance(event, Session)), {})
         self._request, self._refused, self._checked_at = ControlRequest(), "", time.monotonic()
 
@@ -189,13 +189,13 @@ class Trainer:
     def _learn(self) -> list[Event]:
         """Makes the updates that are due, and publishes what they changed."""
         learner, events = self.parts.learner, list[Event]()
-        before, due = learner.updates, self.governor.due(self.parts.added, learner.updates)
+        before, due = learner.updates, self.pace.due()
         while due and not self.requests.stop.is_set():
             reports = self.counters.log_due and due >= learner.updates_to_full_trace
             count = learner.updates_to_full_trace if reports else min(due, UPDATES_AT_ONCE[self.cfg.device])
             with self.surroundings.for_updates(self.cfg.threads, builds=reports):
                 with self.saver:
-                    trace = learner.run(count)
+                    trace = self.pace.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
             due -= count
@@ -248,8 +248,7 @@ class Trainer:
             started = time.monotonic()
             collected = parts.collector.poll()
             self.reporter.diagnostics.acted_seconds += time.monotonic() - started
-            parts.memory.add(*collected.rollouts)
-            parts.count_steps()
+            parts.take(collected)
             stopped: list[Event] = [
                 parts.stop(member, why) for member, why in collected.diverged if member in parts.living
             ]

@@ -69,6 +69,7 @@ class Origin(NamedTuple):
             raise UserError(f"a policy file is for TD3 without images, and this rule has no {', '.join(unknown)}")
         agent = {name: self._of_ours(theirs[name]) for name in (tensors if self.checkpoint else theirs)}
         learner.restore({**learner.state(), **agent})
+        learner.forget()
         if self.checkpoint and parts.cfg.start_replay:
             read, replay = self.checkpoint.rollouts, memory.replay
             memory.carry(block for index, name in enumerate(names) for block in read(name, index, replay))
@@ -174,7 +175,10 @@ def _members(cfg: Config, then: Config, path: Path) -> list[int]:
 
 
 def _refuse_ended_schedule(parts: Parts) -> None:
-    td3, steps = parts.cfg.td3, [int(value.steps) for value in parts.learner.agent if isinstance(value, AdamState)]
+    td3, steps = (
+        parts.cfg.td3,
+        [int(value.steps.max()) for value in parts.learner.agent if isinstance(value, AdamState)],
+    )
     if td3.lr_schedule != "constant" and max(steps, default=0) >= td3.lr_updates:
         problem = f"td3.lr_updates={td3.lr_updates} counts all updates, and {max(steps):,} were made before this run"
         raise UserError(f"{problem}; give more, or leave lr_schedule")

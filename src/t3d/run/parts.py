@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from t3d.actors.governor import Governor
-from t3d.actors.protocols import Collector, Evaluator
+from t3d.actors.protocols import Collected, Collector, Evaluator
 from t3d.algo.learner import RATES, Learner
 from t3d.config import Config, merge_named, to_dict
 from t3d.config.sweeps import noun, short
@@ -23,6 +22,7 @@ from t3d.modules import files_of
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.run.goal import Goal
+from t3d.run.pace import Rounds, Steady
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike
@@ -100,11 +100,13 @@ class Parts:
     def __post_init__(self) -> None:
         self.best, self.goal = BestPolicies(len(self.cfg.members), self.cfg.criterion), Goal(self.cfg)
         self.living = list(range(len(self.cfg.members)))
+        self.steps = [0] * len(self.cfg.members)  # of each member, as its collector has reported them
+        self.pace = Steady(self) if self.learner.rule.hearing is None else Rounds(self)
 
     @property
     def added(self) -> list[int]:
-        """Transitions that the run has added, per living member: what it counts by."""
-        return [self.memory.collected(member) for member in self.living]
+        """Steps of each living member: what the run counts by."""
+        return [self.steps[member] for member in self.living]
 
     def snapshot(self) -> PolicySnapshot:
         return self.memory.scaled(self.learner.snapshot())
@@ -124,8 +126,17 @@ class Parts:
         self.count_steps()
         return event
 
+    def take(self, collected: Collected) -> None:
+        """Stores and counts what a collector has returned, and lets the rule hear of the episodes that ended."""
+        self.memory.add(*collected.rollouts)
+        for rollout in collected.rollouts:
+            self.steps[rollout.member] += len(rollout.rows)
+            for episode in rollout.episodes:
+                self.pace.hear(rollout.member, episode)
+        self.count_steps()
+
     def count_steps(self) -> None:
-        """Sets the run's step, which every schedule counts by: the fewest transitions of a living member."""
+        """Sets the run's step, which every schedule counts by: the fewest steps of a living member."""
         self.counters.step = min(self.added, default=self.counters.step)
 
     def raise_if_all_diverged(self) -> None:
@@ -177,6 +188,7 @@ class Parts:
             "best": self.best.state(),
             "goal": self.goal.state(),
             "learner": self.learner.state(),
+            "pace": self.pace.state(),
             "memory": self.memory.state(),
             "collector": self.collector.state(),
             "evaluator": self.evaluator.state(),
@@ -200,12 +212,14 @@ class Parts:
             self.best.restore(state["best"], self.learner.shipped.architecture)
             self.goal.restore(to_fields(state.get("goal", {})))
             checkpoint.restore_learning(state, self.cfg.member_names, self.learner, self.memory)
+            self.steps = [to_count(state["collector"][member.name]["taken"]) for member in self.cfg.members]
+            self.pace.restore(to_fields(state.get("pace", {})))  # not in older ones
             notes = self.collector.restore(state["collector"], stop)
             if not self.collector.keeps_episodes:
                 self.memory.replay.links.end_episodes()
             architecture = self.learner.shipped.architecture
             restore_evaluations(self.counters, self.evaluator, state["evaluator"], architecture)
-            self._refuse_contradictions(state["collector"])
+            self._refuse_contradictions()
             if changes := differences(state.get("environment"), self.environment):  # unknown before 0.5
                 self._start_best_again(changes)
             now, before = self.memory.device.type, state["memory"].get("device")  # added in the course of format 2
@@ -226,6 +240,7 @@ class Parts:
             f"be compared, {NEW_TASK}"
         )
         self.best, self.goal = BestPolicies(len(self.cfg.members), self.cfg.criterion), Goal(self.cfg)
+        self.learner.forget()
         if self.counters.submitted == self.counters.evaluated:  # otherwise an evaluation is in progress anyway
             self.counters.submitted = self.counters.evaluated = -1
 
@@ -237,13 +252,11 @@ class Parts:
         if members != self.cfg.member_names:
             raise ValueError(f"it holds {', '.join(members)}")
 
-    def _refuse_contradictions(self, collector: State) -> None:
-        counts, updates = [collector[member.name]["taken"] for member in self.cfg.members], self.learner.updates
+    def _refuse_contradictions(self) -> None:
         if not self.living:
             raise ValueError("all its seeds have diverged")
-        most_updates = Governor(self.cfg).due(self.added, 0)
-        collected = [self.memory.collected(member) for member in range(len(counts))]
-        if counts != collected or self.counters.step != min(self.added) or updates > most_updates:
+        collected = [self.memory.collected(member) for member in range(len(self.steps))]
+        if self.steps != collected or self.counters.step != min(self.added) or not self.pace.is_possible():
             raise ValueError("its counters contradict each other")
 
 

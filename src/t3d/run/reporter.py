@@ -108,7 +108,7 @@ class Reporter:
         if member is None:
             return {"step": self.parts.counters.step}
         parts = self.parts
-        return {"step": parts.memory.collected(member), "member": member, "seed": parts.cfg.member_seeds[member]}
+        return {"step": parts.steps[member], "member": member, "seed": parts.cfg.member_seeds[member]}
 
     def acting(self, *, summary: bool = False) -> list[Event]:
         """Reports acting since the last report, or the start; nothing if acting and learning take turns."""

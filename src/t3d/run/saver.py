@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 
-from t3d.actors.governor import Governor, passed
+from t3d.actors.governor import passed
 from t3d.errors import Diverged, EnvironmentFailed, FramesNotWritten, UserError, as_sentence
 from t3d.events import Event, Saved, SaveFailed, Start
 from t3d.files import Refused, display_path, error_text
@@ -40,7 +40,7 @@ class Saver:
     def keep_policies(self) -> None:
         """Writes policies/ where keep_policies asks for it, once the updates then due are made."""
         parts, counters, every = self.parts, self.parts.counters, self.parts.cfg.keep_policies
-        if counters.keeping_due and not Governor(parts.cfg).due(parts.added, parts.learner.updates):
+        if counters.keeping_due and not parts.pace.due():
             kind = f"policies/step-{counters.step // every * every}"
             self.folder.save_policies(parts.snapshot(), counters.step, kind)
             counters.keeping_due = False

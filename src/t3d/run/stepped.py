@@ -78,7 +78,7 @@ class SteppedRun:
             notes = [Note(step=0, text=text) for text in training.notes]
             start = Start(**{**parts.about(folder), "config": to_dict(limited)})
             trainer = Trainer(training, [start, *notes], requests)
-            trainer.governor = governor or trainer.governor
+            parts.pace.governor = governor or parts.pace.governor
             self._opened.push(opened.pop_all())
         self._stages, self.path = trainer.stages(), path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,28 @@ static void layer_norm(const float *x, int size, const float *scale, const float
     for (int i = 0; i < size; i++) variance += (x[i] - mean) * (x[i] - mean);
     const float deviation = sqrtf(variance / (float)size + 1e-5f);
     for (int i = 0; i < size; i++) y[i] = (x[i] - mean) / deviation * scale[i] + shift[i];
+}
+""",
+    "avg_l1_norm": """\
+static void avg_l1_norm(const float *x, int size, float *y)
+{
+    float mean = 0.0f;
+    for (int i = 0; i < size; i++) mean += fabsf(x[i]);
+    mean /= (float)size;
+    for (int i = 0; i < size; i++) y[i] = x[i] / (mean < 1e-8f ? 1e-8f : mean);
+}
+""",
+    "join": """\
+static void join(const float *x, const float *other, int size, int more, float *y)
+{
+    for (int i = 0; i < size; i++) y[i] = x[i];
+    for (int i = 0; i < more; i++) y[size + i] = other[i];
+}
+""",
+    "elu": """\
+static void elu(const float *x, int size, float *y)
+{
+    for (int i = 0; i < size; i++) y[i] = x[i] > 0.0f ? x[i] : expm1f(x[i]);
 }
 """,
     "activate": """\
@@ -123,8 +146,9 @@ class Value(NamedTuple):
 class Program:
     """Calls of the helpers, in order, which forward passes add instead of computing.
 
-    Three buffers are enough: b0 holds what the first layer returns, to which residual blocks add, and whatever follows
-    takes turns in b1 and b2, where it is read once, by the next call.
+    Three buffers are enough: b0 holds what a layer makes of the observation, to which residual blocks add, and whatever
+    follows takes turns in b1 and b2, where it is read once, by the next call. An embedding waits in b2 for what is then
+    made of the observation again, and joins it in b1.
     """
 
     def __init__(self) -> None:
@@ -140,6 +164,7 @@ class Program:
         self.helpers.add(helper)
         self.sizes[output.buffer] = max(output.width, self.sizes.get(output.buffer, 0))
         words = [*(given.buffer for given in inputs), inputs[0].width, *names, output.buffer]
+        words[len(inputs) + 1 : len(inputs) + 1] = [inputs[1].width] if helper == "join" else []
         words += [output.width] if helper == "linear" else []
         self.calls.append(f"    {helper}({', '.join(map(str, words))});")
         return output
@@ -159,7 +184,14 @@ class Program:
         def activate(x: Value) -> Value:
             return self.call("activate", [x], x)
 
-        for_images: list[Any] = [None] * 6  # networks of images are not written in C
+        def normalise(x: Value) -> Value:
+            return self.call("avg_l1_norm", [x], x)
+
+        def join(pieces: Sequence[Value]) -> Value:
+            return self.call("join", [*pieces], Value(self, "b1", sum(piece.width for piece in pieces)))
+
+        not_here = [None] * 4  # networks of images are not written in C
+        others: list[Any] = [None, join, *not_here, lambda x: self.call("elu", [x], x), normalise]
         network, size = snapshot.architecture, spec.observation_size
         x = Value(self, "input" if spec.max_action_change else "observation", size)
         if spec.max_action_change:
@@ -168,7 +200,7 @@ class Program:
             scaling = snapshot.scaling
             x = self.call("scale", [x], Value(self, "input", size), scaling.mean[0], scaling.std[0])
         parameters = [stack[0] for stack in network.parameters(snapshot.flat[:1])]
-        output: Value = network.forward(parameters, x, Operations(linear, layer_norm, activate, *for_images))
+        output: Value = network.forward(parameters, x, Operations(linear, layer_norm, activate, *others))
         return output
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from t3d.errors import UserError, check_installed
 from t3d.files import error_text, followed, replace, sealed
 from t3d.policy.acting import SavedPolicy, Scaling
-from t3d.policy.architectures import KINDS
+from t3d.policy.architectures import SAVED_KINDS
 from t3d.policy.observations import ABSURD
 from t3d.policy.spec import Spec, middle, put_previous
 from t3d.ship.c_source import c_source
@@ -54,9 +54,9 @@ def refuse_place(out: Path) -> None:
 
 def refuse_own_network(name: str) -> None:
     """Refuses a network that is not one of T3D's kinds."""
-    if name not in KINDS:
+    if name not in SAVED_KINDS:
         raise UserError(
-            f"the network {name} is your own code, which cannot be exported; T3D exports {', '.join(KINDS)}"
+            f"the network {name} is your own code, which cannot be exported; T3D exports {', '.join(SAVED_KINDS)}"
         )
 
 

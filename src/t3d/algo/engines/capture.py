@@ -186,6 +186,12 @@ class Staged:
     def feedback(self, index: Tensor, td: Tensor) -> None:
         self._source.feedback(index, td)
 
+    def find_highest(self, members: Sequence[int]) -> None:
+        self._source.find_highest(members)
+
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        return self._source.keep(members)
+
     def state(self) -> State:
         return self._source.state()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -46,7 +46,11 @@ class FixedBatch:
     def state(self) -> State:
         return {}
 
+    def keep(self, members: Sequence[int]) -> Callable[[], None]:
+        return lambda: None
+
     def feedback(self, index: Tensor, td: Tensor) -> None: ...
+    def find_highest(self, members: Sequence[int]) -> None: ...
     def restore(self, state: State) -> None: ...
 
 

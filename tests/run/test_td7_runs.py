@@ -1,0 +1,189 @@
+"""TD7 in whole runs: members that rest, exact resume, actors, export, explain, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_resume import broken_off
+
+import helpers
+import t3d
+from run_folders import assert_equal
+from t3d.actors.inline import InlineCollector
+from t3d.algo.learner import Learner
+from t3d.algo.networks import named_tensors
+from t3d.config import Config, TD3Config, merge
+from t3d.errors import UserError
+from t3d.events import Diagnosed, EpisodeEnd, Update
+from t3d.insight.explain import explained
+from t3d.insight.one_update import one_update
+from t3d.policy.acting import SavedPolicy
+from t3d.run.pace import Rounds
+from t3d.run.parts import Parts
+from t3d.ship.c_source import c_source
+from t3d.ship.export import TOLERANCE, compiled, compiler, export_policy, largest_difference
+from t3d.store.reader import open_run
+
+SIZES = {"batch_size": 8, "embedding": 6, "encoder_hidden": 7, "actor_hidden": [9, 8], "critic_hidden": [8, 7]}
+
+
+def small(root: Path, name: str, **changes: Any) -> Config:
+    base = helpers.small_config(total_steps=420, random_steps=60, checkpoint={"every_steps": 60})
+    own = {"env": {"id": "uneven:Uneven"}, "algo": "td7", "td3": vars(Config().td3), "td7": SIZES}
+    return merge(base, {**own, "run": {"root": str(root), "name": name}, **changes})
+
+
+def test_each_member_makes_as_many_updates_as_its_assessed_episodes_have_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_parts = helpers.caught(monkeypatch, Parts)
+    resting: list[int] = []
+    run, rest = Learner.run, InlineCollector.rest
+    acting: list[int] = []
+
+    def counted_run(self: Learner, n: int, rest: Collection[int] = ()) -> Any:
+        resting.append(len(rest))
+        return run(self, n, rest)
+
+    def counted_rest(self: InlineCollector, members: Collection[int]) -> None:
+        acting.append(len(members))
+        rest(self, members)
+
+    monkeypatch.setattr(Learner, "run", counted_run)
+    monkeypatch.setattr(InlineCollector, "rest", counted_rest)
+    events = list(t3d.train(small(tmp_path, "run", seeds=[0, 1, 2])))
+    (parts,) = made_parts
+    pace = parts.pace
+    assert isinstance(pace, Rounds)
+    learner, made = parts.learner, parts.learner.made
+    counted = [0, 0, 0]
+    for event in events:
+        if isinstance(event, EpisodeEnd) and event.member is not None and event.step - event.length >= 60:
+            counted[event.member] += event.length
+    assert counted == pace.steps  # a single episode assesses a policy
+    assert made == [steps - steps % 2 for steps in counted] and len({*made}) > 1
+    assert max(made) < learner.updates < sum(made)  # some have learned side by side, some have rested
+    assert {0, 1, 2} >= {*resting} >= {0, 1} and {*acting} >= {0, 1, 2}
+    assert any(isinstance(event, Update) and event.other_losses["encoder"] > 0 for event in events)
+    assert any(isinstance(event, Diagnosed) and event.dead_units["actor"] is not None for event in events)
+
+
+def test_a_member_learns_what_it_learns_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = []
+    for number, seeds in enumerate(([0, 1, 2], [1])):
+        made_parts = helpers.caught(monkeypatch, Parts)
+        list(t3d.train(small(tmp_path, str(number), seeds=seeds)))
+        agents.append(made_parts[0].learner.agent)
+    for name, tensor in named_tensors(agents[1]):
+        ours = dict(named_tensors(agents[0]))[name].view(3, -1)[1]
+        assert torch.allclose(ours, tensor.view(-1), rtol=1e-3, atol=1e-3), name
+
+
+@pytest.mark.parametrize(("step", "kill"), [(150, True), (233, False), (310, True)])
+def test_a_run_that_was_killed_and_resumed_is_the_same_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, kill: bool
+) -> None:
+    seeds = {"seeds": [0, 1, 2]}
+    list(t3d.train(small(tmp_path, "whole", **seeds)))
+    path = broken_off(monkeypatch, small(tmp_path, "broken", **seeds), step, kill=kill)
+    list(t3d.resume(path))
+    assert_equal(tmp_path / "whole", path)
+
+
+def test_actor_processes_and_a_sweep(tmp_path: Path) -> None:
+    cfg = small(tmp_path, "run", actors="local:2", seeds=[0], sweep=["td7.gamma=0.9,0.99"], total_steps=200)
+    events = list(t3d.train(cfg))
+    assert max(event.updates for event in events if isinstance(event, Update)) > 0
+    assert {path.name for path in (tmp_path / "run" / "last").iterdir()} >= {"gamma-0.9-seed-0.safetensors"}
+
+
+def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_parts = helpers.caught(monkeypatch, Parts)
+    list(t3d.train(small(tmp_path, "run")))
+    agent = made_parts[0].learner.agent
+    policy = t3d.load_policy(tmp_path / "run" / "last" / "seed-0")
+    assert isinstance(policy, SavedPolicy)
+    assert np.array_equal(policy.snapshot.flat, agent.checkpoint.flat.numpy())
+    assert not np.array_equal(policy.snapshot.flat, agent.policy.flat.numpy())
+    s = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    in_torch = agent.checkpoint(torch.from_numpy(s).unsqueeze(0))[0].detach().numpy()
+    assert np.abs(policy(s) - in_torch).max() < 1e-6
+    if compiler() is not None:
+        with compiled(c_source(policy.snapshot, policy.spec, []), policy.spec) as actions:
+            assert largest_difference(policy, actions) <= TOLERANCE
+    pytest.importorskip("onnxruntime")
+    file = tmp_path / "policy.onnx"
+    assert (export_policy(policy, file, "onnx", {}).difference or 0) <= TOLERANCE
+    assert largest_difference(policy, t3d.load_policy(file).actions) <= TOLERANCE
+
+
+def test_an_update_is_explained_by_its_own_steps(tmp_path: Path) -> None:
+    list(t3d.train(small(tmp_path, "run", seeds=[0, 1])))
+    update = one_update(open_run(tmp_path / "run"))
+    steps = explained(update)
+    assert [step.number for step in steps] == [*range(1, 17)]
+    assert {quantity.source for step in steps for quantity in step.quantities} >= {
+        "trace.zsa",
+        "trace.q[0]",
+        "trace.pi",
+    }
+    assert "γ = 0.99" in steps[9].settings and steps[9].example.endswith(steps[8].example.rpartition(" ")[2])
+
+
+def test_a_run_goes_on_from_another_and_is_assessed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(t3d.train(small(tmp_path, "first")))
+    made_parts = helpers.caught(monkeypatch, Parts)
+    list(t3d.train(small(tmp_path, "second", start_from=str(tmp_path / "first"), total_steps=100)))
+    learner = made_parts[0].learner
+    assert learner.agent.f_adam.steps[0] > learner.made[0]  # it has learned before
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"td3": {**vars(TD3Config()), "tau": 0.1}},
+            r"td3.tau=0.1 is not used: the settings of td7 are called td7\.NAME",
+        ),
+        ({"algo": "td3"}, r"td7\.\w+=.* is not used: the settings of td3 are called td3\.NAME"),
+        ({"replay": {"sampling": "proportional"}}, "chooses transitions by td7.priority_exponent"),
+        ({"scale_rewards": True}, "without --scale-rewards"),
+        ({"sweep": ["td3.gamma=0.9,0.99"]}, "td3.gamma cannot be swept"),
+        ({"env": {"id": "image_worlds:Dot"}}, "has no encoder of images"),
+    ],
+)
+def test_what_td7_does_not_use_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        list(t3d.train(small(tmp_path, "run", **changes)))
+
+
+def test_the_guides_rule_hears_episodes_and_learns_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "beyond-the-defaults.md").read_text(encoding="utf-8")
+    (code,) = [block for block in page.split("```python\n") if block.startswith("# keeper_rule.py")]
+    file = tmp_path / "keeper_rule.py"
+    file.write_text(code.partition("```")[0])
+    made_parts = helpers.caught(monkeypatch, Parts)
+    cfg = helpers.small_config(
+        algo=f"{file}:keeper", env={"id": "uneven:Uneven"}, seeds=[0, 1], run={"root": str(tmp_path), "name": "run"}
+    )
+    events = list(t3d.train(cfg))
+    (parts,) = made_parts
+    best = [
+        max(event.total_reward for event in events if isinstance(event, EpisodeEnd) and heard(event, member))
+        for member in (0, 1)
+    ]
+    assert parts.learner.agent.best_return.tolist() == pytest.approx(best)
+    assert min(parts.learner.made) > 100
+
+
+def heard(event: EpisodeEnd, member: int) -> bool:
+    return event.member == member and event.step - event.length >= 100
