@@ -149,8 +149,7 @@ def collected(cfg: Config, make_env: Callable[[], gym.Env[Any, Any]], steps: int
         training.publisher.publish()
         parts = training.parts
         while parts.counters.step < steps:
-            parts.memory.add(*parts.collector.poll().rollouts)
-            parts.counters.step = min(parts.added)
+            parts.take(parts.collector.poll())
         yield training, parts.learner.run(2)
 
 
@@ -383,7 +382,7 @@ def test_an_update_that_stops_a_member_is_reported_at_its_own_step(monkeypatch: 
     monkeypatch.setattr("t3d.run.parts.infinite_losses", lambda *_: {0: "a loss is not finite"})
     with collected(helpers.small_config(seeds=[0, 1]), Ones, 120) as (training, trace):
         parts = training.parts
-        before, parts.memory.added[1] = parts.counters.step, parts.memory.added[1] + 7
+        before, parts.steps[1] = parts.counters.step, parts.steps[1] + 7
         events = training.reporter.learned(trace)
     assert parts.counters.step == before + 7 and list(parts.stopped) == [0]
     updates = [event for event in events if isinstance(event, Update)]
