@@ -281,7 +281,7 @@ def test_a_learner_is_restored_to_the_last_bit() -> None:
 
 def test_images_choose_the_rule() -> None:
     assert rule_of("td3", CAMERA) is PIXELS and rule_of("td3", helpers.make_spec()) is rule_of("td3") is TD3
-    with pytest.raises(UserError, match="unknown rule td4, did you mean td7"):
+    with pytest.raises(UserError, match="unknown rule td4, did you mean td3"):
         rule_of("td4", CAMERA)
     agent = pixels_init(CAMERA, SMALL, range(2))
     moved = sum(adam.mean.numel() for adam in (agent.encoder_adam, agent.actor_adam, agent.critic_adam))

@@ -35,7 +35,7 @@ def own_numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 def live_settings(cfg: Config, make_env: EnvFactory | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by their full names, converted and checked; raises if one cannot be changed in this run."""
-    full_names = {short(name): name.replace("td3.", f"{cfg.section}.") for name in LIVE}
+    full_names = {short(name): name if cfg.reads(name) else f"{cfg.section}.{short(name)}" for name in LIVE}
     given = {name: value for name, value in settings.items() if name != "env_args"}
     for name in given:
         if name not in (*full_names, *full_names.values()):

@@ -277,7 +277,7 @@ class Config(Section):
                 hint = did_you_mean(name if "." in name else f"td3.{name}", can_be_swept)
                 raise UserError(f"there is no setting {name}{hint}")
             if not is_own(self.algo) or not name.startswith("td3."):  # which of these an own rule reads is known later
-                refuse_field(name, [known for known in can_be_swept if self._is_read(known)])
+                refuse_field(name, [known for known in can_be_swept if self.reads(known)])
                 other = known[name].get("no_effect_without")
                 full = f"{self.section}.{other}"
                 if other is not None and 0 in self._sweeps.get(full, (getattr(self.settings_of(), other),)):
@@ -292,7 +292,7 @@ class Config(Section):
         if not {*self._sweeps.get("scale_rewards", ())} <= {0, 1}:
             raise UserError("scale_rewards is on or off; sweep it as scale_rewards=0,1")
 
-    def _is_read(self, name: str) -> bool:
+    def reads(self, name: str) -> bool:
         """Whether a setting is not one of another built-in algorithm."""
         section = name.partition(".")[0]
         return section == self.section or section not in OF_ALGORITHMS

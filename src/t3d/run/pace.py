@@ -57,8 +57,8 @@ class Rounds(Steady):
     def budget(self, member: int) -> int:
         """Updates that a member may make now, in whole cycles of phases; what is left over stays for the next round."""
         learner = self.parts.learner
-        due = self.steps[member] * self.governor.updates // self.governor.for_steps - learner.made[member]
-        return due - due % len(learner.phases)
+        due = self.steps[member] * self.governor.updates // self.governor.for_steps
+        return due - due % len(learner.phases) - learner.made[member]
 
     def due(self) -> int:
         parts = self.parts
