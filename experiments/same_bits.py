@@ -57,7 +57,7 @@ TRAININGS = {  # name: environment and flags; after "|" the total steps of a res
     ),
     "Pendulum, sweep of gamma, fused": "Pendulum-v1 --seeds 0 1 --sweep td3.gamma=0.9,0.99 --total-steps 450",
     "Pendulum, sweep of learning rates, eager, resumed": (
-        "Pendulum-v1 --sweep td3.critic_lr=3e-4,1e-3 td3.actor_lr=3e-4,1e-3 --total-steps 350 | 450"
+        "Pendulum-v1 --engine eager --sweep td3.critic_lr=3e-4,1e-3 td3.actor_lr=3e-4,1e-3 --total-steps 350 | 450"
     ),
     "Hopper, plus, two seeds": "Hopper-v5 --preset plus --engine eager --seeds 0 1 --total-steps 450",
     "Hopper, plus, resumed": "Hopper-v5 --preset plus --engine eager --total-steps 350 | 450",

@@ -188,7 +188,7 @@ def test_the_names_of_the_columns_are_never_far_above() -> None:
     assert all(after - before <= 13 for before, after in zip(heads, [*heads[1:], last], strict=True))
 
 
-@pytest.mark.system
+@pytest.mark.slow  # on a busy machine it has once not found the second line
 def test_a_terminal_keeps_every_evaluation_and_a_resumed_one_those_before(tmp_path: Path) -> None:
     code, lines = in_terminal([*COMMAND, "--run.name", "told", "--seeds", "0", "1"], tmp_path)
     assert code == 0 and [row[0] for row in rows_of(lines)[:3]] == ["0", "100", "200"]
