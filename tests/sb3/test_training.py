@@ -233,9 +233,10 @@ def test_a_run_folder_serves_our_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = []
+    folders, models = [], []  # a model that is collected ends its run
     for seed in (1, 2):
         model = small(Monitor(Numbered()), seed=seed, run_folder=tmp_path / f"run-{seed}")
+        models.append(model)
         callback = EvalCallback(Monitor(Numbered()), eval_freq=30, n_eval_episodes=2, verbose=0)
         model.learn(90, callback=[callback, CheckpointCallback(50, str(tmp_path / "theirs"))])
         assert callback.log_path is None, "it was lent one"
