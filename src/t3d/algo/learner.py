@@ -145,9 +145,8 @@ class Learner:
     def forget(self) -> None:
         """Lets a rule that hears episodes begin anew with that, for another task."""
         if hearing := self.rule.hearing:
-            new = dict(
-                named_fields(self.rule.init(self.spec, self.cfg, [0] * self.members, str(self.acting.flat.device)))
-            )
+            device = str(self.acting.flat.device)
+            new = dict(named_fields(self.rule.init(self.spec, self.cfg, [0] * self.members, device)))
             for name, value in named_fields(self.agent):
                 if isinstance(value, Tensor) and name.startswith(hearing.memory):
                     value.copy_(new[name])

@@ -27,9 +27,8 @@ class PeriodicOperation(NamedTuple):
 
     every: int  # updates of a member
     run: Callable[[Agent, Any], None]  # (agent, cfg); changes the agent in place
-    tells: Callable[[Source, Sequence[int]], None] = lambda source, members: (
-        None
-    )  # the source, of members it is due for
+    # (source, members it is due for) -> what the source of batches is told then
+    tells: Callable[[Source, Sequence[int]], None] = lambda *_: None
 
 
 class Resting(NamedTuple):

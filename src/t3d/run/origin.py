@@ -175,10 +175,8 @@ def _members(cfg: Config, then: Config, path: Path) -> list[int]:
 
 
 def _refuse_ended_schedule(parts: Parts) -> None:
-    td3, steps = (
-        parts.cfg.td3,
-        [int(value.steps.max()) for value in parts.learner.agent if isinstance(value, AdamState)],
-    )
+    td3 = parts.cfg.td3
+    steps = [int(value.steps.max()) for value in parts.learner.agent if isinstance(value, AdamState)]
     if td3.lr_schedule != "constant" and max(steps, default=0) >= td3.lr_updates:
         problem = f"td3.lr_updates={td3.lr_updates} counts all updates, and {max(steps):,} were made before this run"
         raise UserError(f"{problem}; give more, or leave lr_schedule")
