@@ -67,6 +67,7 @@ class Study(NamedTuple):
     variants: dict[str, dict[str, Any]]
     steps: int = 100_000
     seeds: int = 5
+    first_seed: int = 0
     evaluations: int = 10  # of a training, besides the one before it
     tf32: bool = False
     also_from: str = ""  # another study, which has trained variants of the same names as this one would
