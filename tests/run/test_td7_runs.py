@@ -17,6 +17,8 @@ from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
+from t3d.app.cli import main
+from t3d.app.train import parse
 from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
 from t3d.events import Diagnosed, EpisodeEnd, Update
@@ -26,7 +28,7 @@ from t3d.policy.acting import SavedPolicy
 from t3d.run.pace import Rounds
 from t3d.run.parts import Parts
 from t3d.ship.c_source import c_source
-from t3d.ship.export import TOLERANCE, compiled, compiler, export_policy, largest_difference
+from t3d.ship.export import TOLERANCE, compiled, compiler, largest_difference
 from t3d.store.reader import open_run
 
 SIZES = {"batch_size": 8, "embedding": 6, "encoder_hidden": 7, "actor_hidden": [9, 8], "critic_hidden": [8, 7]}
@@ -119,9 +121,8 @@ def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(
         with compiled(c_source(policy.snapshot, policy.spec, []), policy.spec) as actions:
             assert largest_difference(policy, actions) <= TOLERANCE
     pytest.importorskip("onnxruntime")
-    file = tmp_path / "policy.onnx"
-    assert (export_policy(policy, file, "onnx", {}).difference or 0) <= TOLERANCE
-    assert largest_difference(policy, t3d.load_policy(file).actions) <= TOLERANCE
+    assert main(["export", str(tmp_path / "run"), "--policy", "last", "--seed", "0"]) == 0
+    assert largest_difference(policy, t3d.load_policy(tmp_path / "run" / "policy.onnx").actions) <= TOLERANCE
 
 
 def test_an_update_is_explained_by_its_own_steps(tmp_path: Path) -> None:
@@ -135,6 +136,49 @@ def test_an_update_is_explained_by_its_own_steps(tmp_path: Path) -> None:
         "trace.pi",
     }
     assert "γ = 0.99" in steps[9].settings and steps[9].example.endswith(steps[8].example.rpartition(" ")[2])
+
+
+def test_a_newcomer_is_told_what_applies_to_td7(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = "--td7.batch-size 8 --td7.embedding 6 --td7.encoder-hidden 7 --td7.actor-hidden 8 --td7.critic-hidden 8"
+    short = f"--total-steps 300 --random-steps 50 --eval.episodes 1 --run.root {tmp_path} --run.name run --no-video"
+    assert main(f"train Pendulum-v1 --preset quick --algo td7 {sizes} {short}".split()) == 0
+    said = capsys.readouterr().out.replace("fused computes TD3 only", "")
+    assert "preset quick says nothing about TD7" in said and "t3d train HalfCheetah-v5 --algo td7  #" in said
+    assert main(["explain", str(tmp_path / "run")]) == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
+    pages = [(tmp_path / "run" / name).read_text(encoding="utf-8") for name in ("explain.html", "report.html")]
+    for text in (said, capsys.readouterr().out, *pages):
+        assert "TD3" not in text.replace("fused computes TD3 only", "")
+
+
+def test_learning_rates_are_set_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_parts = helpers.caught(monkeypatch, Parts)
+    run, before = t3d.train(small(tmp_path, "run")), None
+    for event in run:
+        if isinstance(event, EpisodeEnd) and event.step > 200 and before is None:
+            before = made_parts[0].learner.agent
+            before = [before.f.flat.clone(), before.critic.flat.clone()]
+            with pytest.raises(UserError, match="these can: actor_lr, critic_lr, encoder_lr, exploration_noise"):
+                run.set(gamma=0.9)
+            run.set(encoder_lr=0)
+    agent = made_parts[0].learner.agent
+    assert before is not None and torch.equal(agent.f.flat, before[0])
+    assert not torch.equal(agent.critic.flat, before[1])
+
+
+def test_one_actor_is_not_enough_to_start_from(tmp_path: Path) -> None:
+    list(t3d.train(small(tmp_path, "first")))
+    policy = str(tmp_path / "first" / "last" / "seed-0.safetensors")
+    with pytest.raises(UserError, match="TD7 starts with its encoders and critics, too; name a run of TD7"):
+        list(t3d.train(small(tmp_path, "second", start_from=policy)))
+    with pytest.raises(UserError, match="TD7 starts with its encoders and critics, too; name a run of TD7"):
+        list(t3d.train(helpers.small_config(start_from=policy, run={"root": str(tmp_path), "name": "third"})))
+
+
+@pytest.mark.parametrize("flag", ["--td3.gamma=0.98", "--td3.actor_lr=0.0003"])
+def test_a_flag_of_another_algorithm_is_refused_even_if_it_changes_nothing(flag: str) -> None:
+    with pytest.raises(UserError, match=f"{flag.partition('=')[0].replace('_', '-')} is not used: the settings of td7"):
+        parse(["Pendulum-v1", "--preset", "quick", "--algo", "td7", flag])
 
 
 def test_a_run_goes_on_from_another_and_is_assessed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

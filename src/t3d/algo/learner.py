@@ -24,7 +24,7 @@ from t3d.random_streams import Streams, open_streams
 from t3d.tensors import put
 from t3d.types import Batch, EpisodeResult, Source, State
 
-RATES = ("actor_lr", "critic_lr")
+RATE = "_lr"  # how names of learning rates end
 
 
 class Learner:
@@ -169,7 +169,7 @@ class Learner:
     def set_rates(self, **rates: float) -> None:
         """Sets learning rates for all members from the next update on, by name, e.g. actor_lr=1e-4."""
         for name in rates:
-            if name not in RATES or name not in self.coefficients._fields:
+            if not name.endswith(RATE) or name not in self.coefficients._fields:
                 raise UserError(f"the rule of this run has no learning rate {name} that can be set")
         replace(self.cfg, **rates)  # type: ignore[arg-type]  # raises if one is out of its range
         self.rates |= rates

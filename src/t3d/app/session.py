@@ -259,7 +259,9 @@ def _print_next_commands(run: Run, end: End, member: Member, console: PlainConso
         settings = shlex.quote(display_path(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
     if run.cfg.env.id == "Pendulum-v1" and not alarmed:
-        commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
+        algo = "" if run.cfg.algo == "td3" else f" --algo {shlex.quote(run.cfg.algo)}"
+        hours = "" if algo else " (an hour or two on two cores)"
+        commands[f"t3d train HalfCheetah-v5{algo}"] = f"train on a harder task{hours}"
     else:
         commands[f"t3d plot {path}"] = "plot the curve again; docs/metrics.md explains the other metrics"
     shown_by = [SHOWN_BY[name] for name in run.cfg.sinks if name in written_for(run.path)]
