@@ -129,6 +129,8 @@ class Parts:
     def take(self, collected: Collected) -> None:
         """Stores and counts what a collector has returned, and lets the rule hear of the episodes that ended."""
         self.memory.add(*collected.rollouts)
+        for member, steps in enumerate(collected.steps):
+            self.steps[member] += steps
         for rollout in collected.rollouts:
             self.steps[rollout.member] += len(rollout.rows)
             for episode in rollout.episodes:
