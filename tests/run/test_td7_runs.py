@@ -229,3 +229,25 @@ def test_the_guides_rule_has_settings_hears_episodes_and_learns_between_them(
             bests[event.member] = event.total_reward if is_better else bests[event.member]
     assert parts.learner.agent.best_return.tolist() == pytest.approx(bests)
     assert min(parts.learner.made) > 100
+
+
+def test_a_run_that_was_stopped_within_a_round_of_updates_ends_it_when_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = {"seeds": [0, 1, 2]}
+    list(t3d.train(small(tmp_path, "whole", **seeds)))
+    run, left = Rounds.run, []
+
+    def stopping(self: Rounds, n: int) -> Any:
+        trace = run(self, n)
+        if self.parts.learner.updates > 100 and self.left and not left:
+            left.append(self.left)
+            started.stop()
+        return trace
+
+    monkeypatch.setattr(Rounds, "run", stopping)
+    started = t3d.train(small(tmp_path, "broken", **seeds))
+    events = list(started)
+    assert left and events[-1].reason == "stopped"
+    list(t3d.resume(tmp_path / "broken"))
+    assert_equal(tmp_path / "whole", tmp_path / "broken")
