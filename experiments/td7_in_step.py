@@ -68,9 +68,7 @@ def main(variant: str, seeds: int, steps: int, env: str = "Hopper-v5") -> None:
     last = [event.mean_return for event in events if isinstance(event, Eval) and event.step == steps]
     each, most, seconds = np.array(learner.made), learner.updates, learning[0]
     wasted = 1 - each.sum() / (most * seeds)
-    print(
-        f"| {env} | {seeds} | {variant} | {each.mean():,.0f} | {most:,} | {wasted:.0%} | {seconds:.0f} | ", end=""
-    )
+    print(f"| {env} | {seeds} | {variant} | {each.mean():,.0f} | {most:,} | {wasted:.0%} | {seconds:.0f} | ", end="")
     print(f"{1e3 * seconds / each.mean():.2f} | {np.mean(last):,.0f} ± {np.std(last, ddof=1):,.0f} |")
 
 

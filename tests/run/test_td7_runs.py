@@ -152,6 +152,16 @@ def test_a_newcomer_is_told_what_applies_to_td7(tmp_path: Path, capsys: pytest.C
         assert "TD3" not in text.replace("fused computes TD3 only", "")
 
 
+def test_a_run_too_short_for_an_episode_says_why_it_made_no_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_run = f"--algo td7 --random-steps 50 --eval.episodes 1 --run.root {tmp_path} --no-video --td7.batch-size 8"
+    assert main(f"train Pendulum-v1 {small_run} --total-steps 399".split()) == 0
+    assert "No update was made: TD7 learns when an episode ends that began after 50 steps" in capsys.readouterr().out
+    assert main(f"train Pendulum-v1 {small_run} --total-steps 400 --updates-per-step 0.1".split()) == 0
+    assert "No update was made" not in capsys.readouterr().out
+
+
 def test_learning_rates_are_set_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_parts = helpers.caught(monkeypatch, Parts)
     run, before = t3d.train(small(tmp_path, "run")), None

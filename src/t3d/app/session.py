@@ -153,6 +153,10 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
         pink = "" if run.cfg.noise.kind == "pink" else "; first try --noise.kind pink --noise.exploration-noise 0.3"
         advice = f'See "When it does not learn" in docs/own-environment.md{pink}'
         console.print(labelled(verdict, "yellow", advice), soft_wrap=True)
+    cfg = run.cfg
+    if cfg.algo != "td3" and not end.updates and end.step > cfg.steps_before_learning and cfg.updates_per_step:
+        why = f"{cfg.rule_title} learns when an episode ends that began after {cfg.steps_before_learning:,} steps"
+        console.print(labelled("  No update was made:", "yellow", f"{why}, and none has"), soft_wrap=True)
 
 
 def _print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
