@@ -22,7 +22,7 @@ from t3d.app.cli import main
 from t3d.app.train import parse
 from t3d.config import Config, TD3Config, merge
 from t3d.errors import UserError
-from t3d.events import Diagnosed, EpisodeEnd, Update
+from t3d.events import Diagnosed, End, EpisodeEnd, Update
 from t3d.insight.explain import explained
 from t3d.insight.one_update import one_update
 from t3d.policy.acting import SavedPolicy
@@ -246,7 +246,7 @@ def test_a_run_that_was_stopped_within_a_round_of_updates_ends_it_when_it_is_res
 ) -> None:
     seeds = {"seeds": [0, 1, 2]}
     list(t3d.train(small(tmp_path, "whole", **seeds)))
-    run, left = Rounds.run, []
+    run, left = Rounds.run, list[int]()
 
     def stopping(self: Rounds, n: int) -> Any:
         trace = run(self, n)
@@ -258,6 +258,6 @@ def test_a_run_that_was_stopped_within_a_round_of_updates_ends_it_when_it_is_res
     monkeypatch.setattr(Rounds, "run", stopping)
     started = t3d.train(small(tmp_path, "broken", **seeds))
     events = list(started)
-    assert left and events[-1].reason == "stopped"
+    assert left and isinstance(end := events[-1], End) and end.reason == "stopped"
     list(t3d.resume(tmp_path / "broken"))
     assert_equal(tmp_path / "whole", tmp_path / "broken")
