@@ -16,6 +16,7 @@ import helpers
 import t3d
 from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
+from t3d.actors.shared_memory import RANDOM, Ring
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
 from t3d.app.cli import main
@@ -103,6 +104,24 @@ def test_actor_processes_and_a_sweep(tmp_path: Path) -> None:
     events = list(t3d.train(cfg))
     assert max(event.updates for event in events if isinstance(event, Update)) > 0
     assert {path.name for path in (tmp_path / "run" / "last").iterdir()} >= {"gamma-0.9-seed-0.safetensors"}
+
+
+def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acted: dict[tuple[int, ...], set[int]] = {}
+    receive = Ring.receive
+
+    def seen(self: Ring) -> Any:
+        rows, about = receive(self)
+        for member, (env, episode, *_), updates in zip(about["member"], about["origin"], about["updates"], strict=True):
+            acted.setdefault((int(member), int(env), int(episode)), set()).add(int(updates))
+        return rows, about
+
+    monkeypatch.setattr(Ring, "receive", seen)
+    list(t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2])))
+    each = [updates - {RANDOM} for updates in acted.values()]
+    assert len(set.union(*each)) > 5 and max(map(len, each)) == 1
 
 
 def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(

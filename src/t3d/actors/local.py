@@ -21,7 +21,7 @@ from t3d.actors.supervisor import WorkerLog, WorkerSlot, acting_by, end_all, for
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
 from t3d.policy.acting import PolicySnapshot
-from t3d.types import State, row_sizes
+from t3d.types import EpisodeResult, State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -64,6 +64,9 @@ class LocalCollector:
         self.learner_wakeup = Wakeup()
         self.inbox = Inbox(cfg, self.spec)
         self._received = np.zeros((members, actors), np.int64)
+        self._resting: Collection[int] | None = None  # None unless a rule hears episodes
+        self._went_on: Collection[int] = ()  # with the others, last time
+        self._ended: list[tuple[int, EpisodeResult]] = []  # members, and their episodes that poll has returned last
         self.updates, self._checked_at = 0, 0.0
         self._block = max(1, min(BLOCK, cfg.most_ahead // 3))
         self._totals = ActingTotals()  # of actors: those that have ended
@@ -78,12 +81,17 @@ class LocalCollector:
 
     def poll(self) -> Collected:
         self.inbox.raise_error()
+        if self._resting is not None and (self._ended or self._resting != self._went_on):
+            self._go_on(self._resting)
         self.supervise()
         if not self.inbox.has_rows:
             waited = self._wait()
             self._totals.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
         self._receive_all()
-        return self.inbox.take()
+        collected = self.inbox.take()
+        if self._resting is not None:
+            self._ended = [(rollout.member, episode) for rollout in collected.rollouts for episode in rollout.episodes]
+        return collected
 
     def use(self, cfg: Config) -> None:
         self.worker_cfg = acting_by(cfg, self.worker_cfg)
@@ -97,11 +105,19 @@ class LocalCollector:
         self.inbox.stopped.add(member)
 
     def rest(self, members: Collection[int]) -> None:
+        """Holds from the next poll on, when the policy that others go on with is published."""
         self.governor.updates = 0  # so that no limit depends on updates
+        self._resting = members
+
+    def _go_on(self, resting: Collection[int]) -> None:
+        """Lets episodes begin, where the rule has heard of those before, of members that do not rest."""
         for member in range(len(self.cfg.members)):
-            self.shared_state.stopped[member] = member in members or member in self.inbox.stopped
+            self.shared_state.stopped[member] = member in resting or member in self.inbox.stopped
+        for member, episode in self._ended:
+            self.shared_state.heard[member, episode.env] = episode.episode + 1
         for slot in self.slots:
             slot.wake()
+        self._ended, self._went_on = [], resting
 
     def totals(self) -> ActingTotals:
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)
@@ -150,6 +166,7 @@ class LocalCollector:
                 "shared_state": self.shared_state.handle,
                 "policies": self.shared_state.policies.handle,
                 "learner_wakeup": self.learner_wakeup.fd,
+                "is_heard": self._resting is not None,
             }
             shared = (ring, self.shared_state, self.shared_state.policies, self.learner_wakeup)
             slot.start(self.worker_cfg, task, shared, self.log.fd)

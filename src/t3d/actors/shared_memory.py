@@ -135,7 +135,8 @@ class SharedState(Shared):
     """The progress of learner and actors, which all can read.
 
     The learner writes which policy is the newest and how many transitions a member may have; an actor writes how many
-    it has taken for each member, and which episode is in flight in each of its environments.
+    it has taken for each member, and which episode is in flight in each of its environments. If a rule hears episodes,
+    an actor writes how many have ended, and the learner of how many the rule has heard: the next begins after that.
     """
 
     policies: Policies  # from the first that is published on
@@ -143,11 +144,12 @@ class SharedState(Shared):
     def __init__(self, members: int, num_envs: int, actors: int, fd: int | None = None) -> None:
         shapes: dict[str, tuple[int, ...]] = {"version": (1,), "limit": (1,), "stamps": (POLICY_SLOTS, 2)}
         shapes |= {"taken": (members, actors + 1), "stopped": (members,)}
-        shapes |= dict.fromkeys(("episodes", "bad_values"), (members, num_envs))
+        shapes |= dict.fromkeys(("episodes", "bad_values", "ended", "heard"), (members, num_envs))
         super().__init__({name: (np.int64, shape) for name, shape in shapes.items()}, fd)
         self.handle = [members, num_envs, actors, self.fd]
         self.taken = self.arrays["taken"]  # by member and actor; the last column is from before the run was resumed
         self.episodes, self.bad_values = self.arrays["episodes"], self.arrays["bad_values"]
+        self.ended, self.heard = self.arrays["ended"], self.arrays["heard"]
         self.stopped = self.arrays["stopped"]  # 1 for members that act no more
         self._version, self._limit, self._stamps = (self.arrays[name] for name in ("version", "limit", "stamps"))
 

@@ -39,7 +39,7 @@ class Actor:
         self.ring, self.shared_state = Ring(*task["ring"]), SharedState(*task["shared_state"])
         self.shared_state.policies = Policies.opened(*task["policies"])
         self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
-        self.make_env = env_factory(cfg.env)
+        self.make_env, self.is_heard = env_factory(cfg.env), task["is_heard"]
         self.member_actors: list[MemberActor] = []
         self.version, self.updates = 0, 0  # of the acting policy
         self.policies: dict[int, MemberPolicy] = {}
@@ -68,6 +68,7 @@ class Actor:
         opened = []
         for member in sorted({member for member, _ in envs}):
             indices = [index for owner, index in envs if owner == member]
+            self.shared_state.ended[member, indices] = 0  # an actor before this one may have lost its last message
             counters = EpisodeCounters(self.shared_state.episodes[member], self.shared_state.bad_values[member])
             opened.append(MemberActor(self.cfg, member, self.make_env, indices, counters, self.heartbeat.beat))
             opened[-1].taken = int(self.shared_state.taken[member].sum())
@@ -89,24 +90,33 @@ class Actor:
             member_actor.begin()
 
     def _round(self) -> bool:
-        limit = self.shared_state.limit  # read before the policy, which is then at least as new
+        limit = self.shared_state.limit  # both are read before the policy, which is then at least as new
+        awaited = [member_actor for member_actor in self.member_actors if self._is_awaited(member_actor.member)]
         if self.version != self.shared_state.version:
             self.version = self.shared_state.version
             for member in {member_actor.member for member_actor in self.member_actors}:
                 snapshot = self.shared_state.newest(member)
                 self.policies[member], self.updates = MemberPolicy(snapshot, 0), snapshot.updates
         acted = False
-        for member_actor in self.member_actors:
+        for member_actor in awaited:
             member_actor.taken = int(self.shared_state.taken[member_actor.member].sum())
-            may_act = member_actor.taken < limit and not self.shared_state.stopped[member_actor.member]
+            may_act = member_actor.taken < limit
             if may_act and member_actor.error is None and self.ring.room >= len(member_actor.runners):
                 self._act(member_actor)
                 acted = True
         return acted
 
+    def _is_awaited(self, member: int) -> bool:
+        """Whether the learner wants its next step: if a rule hears episodes, not before it has heard of the last."""
+        shared = self.shared_state
+        is_heard = not self.is_heard or (shared.ended[member] <= shared.heard[member]).all()
+        return bool(is_heard) and not shared.stopped[member]
+
     def _act(self, member_actor: MemberActor) -> None:
         updates = self.updates if member_actor.taken >= self.cfg.random_actions else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
+        for episode in rollout.episodes if self.is_heard else []:
+            self.shared_state.ended[member_actor.member, episode.env] = episode.episode + 1
         if rollout.episodes or rollout.faults:  # before the rows, so that its end is known when its last row arrives
             self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)
         self.ring.send(rollout.rows, rollout.origins, member_actor.member, updates)

@@ -199,7 +199,8 @@ class Trainer:
                 if reports:
                     events += self.reporter.learned(trace)
             due -= count
-            self.publisher.publish()
+            if not self.pace.left:  # nobody acts before a round is over
+                self.publisher.publish()
         if learner.updates == before:
             self.publisher.finish()
             if self.cfg.normalise_observations:  # actors use the newest scaling, so it is no state of its own to save

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Steady:
     """A ratio of updates to steps, the same for all members."""
 
+    left = 0  # updates until a round of them ends, during which nobody acts; without rounds none
+
     def __init__(self, parts: Parts) -> None:
         self.parts, self.governor = parts, Governor(parts.cfg)
 
@@ -51,7 +53,6 @@ class Rounds(Steady):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.steps = [0] * parts.learner.members  # of each member, whose updates have become due so far
-        self.left = 0  # updates until the round in progress ends
         parts.collector.rest(())
 
     def budget(self, member: int) -> int:
