@@ -52,11 +52,12 @@ from torch import Tensor, nn
 
 from t3d.actors.governor import Governor
 from t3d.actors.inline import NoEvaluator
-from t3d.actors.protocols import Collected, Evaluated
+from t3d.actors.protocols import Collected, Collector, Evaluated
 from t3d.algo.networks import Stack
 from t3d.config import Config, TD3Config, merge
 from t3d.config.metrics import SUCCESS
 from t3d.config.networks import actor_architecture, critic_architecture
+from t3d.data.replay import joined
 from t3d.data.scaling import Normaliser, RewardScaler
 from t3d.events import Alarm, Note, Update
 from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_fields, to_json
@@ -114,6 +115,7 @@ class TD3(stable_baselines3.TD3):
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
         self._wanted, self._losses, self._listened = Wanted(cfg), dict[str, Any](), list[Listened]()
         self._scaled_by: Any = None
+        self._in_stage = self._interrupted = False
         share(self.policy, self._learner.agent)
         self.replay_buffer = ReplayView(self, self._memory)
 
@@ -151,8 +153,9 @@ class TD3(stable_baselines3.TD3):
 
     def learn(self, *args: Any, **kwargs: Any) -> TD3:
         try:
-            super().learn(*args, **kwargs)
-            self._advance(lambda: not self._evaluator.ready)
+            with self._delayed_interrupts():
+                super().learn(*args, **kwargs)
+                self._advance(lambda: not self._evaluator.ready)
         finally:
             for listened in self._listened:
                 listened.close()
@@ -176,7 +179,7 @@ class TD3(stable_baselines3.TD3):
             return super()._sample_action(learning_starts, action_noise, n_envs)
         scaled = self._collector.act(self._last_obs)
         if action_noise is not None:
-            scaled = np.clip(scaled + action_noise(), -1, 1)
+            scaled = np.minimum(np.maximum(scaled + action_noise(), -1), 1)  # as clip, in half its time
         return self.policy.unscale_action(scaled), scaled
 
     def _store_transition(self, replay_buffer: Any, *args: Any) -> None:
@@ -198,13 +201,38 @@ class TD3(stable_baselines3.TD3):
 
     def _advance(self, is_done: Callable[[], bool]) -> None:
         """Takes stages of our loop until that is done, and reports what happens in them."""
-        with delayed_interrupt():
+        self._in_stage = True
+        try:
             while not is_done():
                 for event in self._run.advance():
                     if isinstance(event, Update):
                         self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
                     elif isinstance(event, Alarm | Note) and self.verbose:
                         print(event.text)  # noqa: T201 (as theirs)
+        finally:
+            self._in_stage = False
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def _delayed_interrupts(self) -> Iterator[None]:
+        """Lets Ctrl-C wait until a stage of our loop is over."""
+
+        def interrupt(number: int, frame: Any) -> None:
+            self._interrupted = self._in_stage
+            if not self._in_stage:
+                raise KeyboardInterrupt
+
+        is_main = threading.current_thread() is threading.main_thread()
+        is_default = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_default:
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            if is_default and signal.getsignal(signal.SIGINT) is interrupt:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
         """Saves JSON and safetensors in one file, with optimisers and without the replay; nothing in it is code."""
@@ -360,23 +388,6 @@ def name_of(env: Any) -> str:
     return "environment"
 
 
-@contextmanager
-def delayed_interrupt() -> Iterator[None]:
-    """Lets Ctrl-C wait until a stage of our loop is over."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
-
-
 # Modules: their policies in our memory, so what is written to either is in both.
 
 
@@ -455,16 +466,17 @@ class ImagePolicy(CnnPolicy):
 
 
 def transitions(
-    spec: Spec, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any
-) -> tuple[NDArray[Any], NDArray[np.int64], list[float]]:
-    """Rows of the replay, how each ends, and rewards, of one step of all environments; actions are in [-1, 1]."""
-    truncated = np.array([bool(np.any(info.get("TimeLimit.truncated", False))) for info in infos])
-    terminated = np.asarray(dones, bool) & ~truncated
+    spec: Spec, s: NDArray[Any], s2: Any, a: Any, rewards: Any, dones: Any, infos: Any
+) -> tuple[NDArray[Any], list[int], list[float]]:
+    """Rows of the replay, how each ends, and rewards, of one step of all environments; s is flat, a in [-1, 1]."""
+    endings = [
+        GOES_ON if not done else TRUNCATED if info.get("TimeLimit.truncated", False) else TERMINATED
+        for done, info in zip(dones, infos, strict=True)
+    ]
     r = [number("reward", float(reward)) for reward in rewards]
-    r_and_terminated = np.column_stack([r, terminated]).astype(np.float32)
-    s, s2 = flat_observations(s, spec), flat_observations(s2, spec)
-    rows = rows_of(spec, s, np.asarray(a, np.float32).reshape(len(r), -1), r_and_terminated, s2)
-    return rows, np.where(terminated, TERMINATED, np.where(dones, TRUNCATED, GOES_ON)), r
+    r_and_terminated = np.array([r, [ending == TERMINATED for ending in endings]], np.float32).T
+    a = np.asarray(a, np.float32).reshape(len(r), -1)
+    return rows_of(spec, s, a, r_and_terminated, flat_observations(s2, spec)), endings, r
 
 
 def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
@@ -473,69 +485,64 @@ def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
     return flatten_batch(observations, len(first), spec)
 
 
-class VecEnvCollector:
-    """Returns to our loop what their loop has added since."""
+class VecEnvCollector(Collector):
+    """Returns to our loop what their loop has added since. Of the rest of a Collector nothing concerns it."""
 
     keeps_episodes, takes_turns = False, True
 
     def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec, self.envs = spec, envs
-        self.policy: Any = None
-        self.rows, self.origins, self.ended = list[Any](), list[Any](), list[EpisodeResult]()
-        self.episodes = np.full(envs, -1)
+        self.spec, self.policy, self._weights, self._acted_on = spec, None, None, (None, None)  # type: Spec, Any, Any, Any
+        self.rows, self.origins, self.ended = list[Any](), list[tuple[int, ...]](), list[EpisodeResult]()
+        self.episodes = [-1] * envs
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
         """Notes that the environments were reset."""
-        self.episodes[:] = self.episodes.max() + 1
-        self.lengths, self.totals_of_episodes = np.zeros(self.envs, int), np.zeros(self.envs)
+        envs = len(self.episodes)
+        self.episodes = [max(self.episodes) + 1] * envs
+        self.lengths, self.totals_of_episodes = [0] * envs, [0.0] * envs
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
-        actions: Floats = self.policy(flat_observations(observations, self.spec))
+        flat = flat_observations(observations, self.spec)
+        self._acted_on = observations, flat
+        actions: Floats = self.policy(flat)
         if not np.isfinite(actions).all():
             raise UserError(f"the policy's actions are {actions}: training has diverged; lower the learning rate")
         return actions.reshape(-1, *self.spec.action_shape)
 
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
         """Takes one step of all environments, as a replay of theirs would."""
-        rows, endings, r = transitions(self.spec, s, s2, a, rewards, dones, infos)
+        (acted_on, flat), self._acted_on = self._acted_on, (None, None)
+        flat = flat if s is acted_on else flat_observations(s, self.spec)
+        rows, endings, r = transitions(self.spec, flat, s2, a, rewards, dones, infos)
         self.rows.append(rows)
-        origins = np.column_stack([np.arange(self.envs), self.episodes, self.lengths, endings])
-        self.origins.append(origins.astype(np.int32))
-        self.lengths += 1
-        self.totals_of_episodes += r
-        for env in np.flatnonzero(dones).tolist():
-            success = infos[env].get("is_success")
-            metrics = {} if success is None else {SUCCESS: float(success)}
-            about = env, int(self.episodes[env]), float(self.totals_of_episodes[env]), int(self.lengths[env])
-            self.ended.append(EpisodeResult(*about, bool(endings[env] == TERMINATED), metrics=metrics))
-            self.episodes[env] += 1
-            self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
+        for env, ending in enumerate(endings):
+            self.origins.append((env, self.episodes[env], self.lengths[env], ending))
+            self.lengths[env] += 1
+            self.totals_of_episodes[env] += r[env]
+            if ending != GOES_ON:
+                self._end_episode(env, ending == TERMINATED, infos[env].get("is_success"))
+
+    def _end_episode(self, env: int, terminated: bool, success: Any) -> None:
+        metrics = {} if success is None else {SUCCESS: float(success)}
+        about = env, self.episodes[env], self.totals_of_episodes[env], self.lengths[env], terminated
+        self.ended.append(EpisodeResult(*about, metrics=metrics))
+        self.episodes[env] += 1
+        self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
+        if snapshot.flat is not self._weights:  # otherwise the same memory holds other numbers now
+            self._weights = snapshot.flat
+            self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
 
     def poll(self) -> Collected:
         rows, origins, ended = self.rows, self.origins, self.ended
         if not rows:
             return Collected([], [], [])
         self.rows, self.origins, self.ended = [], [], []
-        rollout = Rollout(0, np.concatenate(rows), np.concatenate(origins), self.spec.newest_width, ended, [])
-        return Collected([rollout], [], [])
-
-    def use(self, cfg: Config) -> None: ...  # noise and rates are the model's own
-    def stop(self, member: int) -> None: ...
-    def rest(self, members: Collection[int]) -> None: ...  # TD3 lets nobody rest
-    def supervise(self) -> None: ...
-    def totals(self) -> None: ...
-    def close(self) -> None: ...
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any], stop: threading.Event) -> list[str]:
-        return []
+        block = joined(rows), np.array(origins, np.int32)
+        return Collected([Rollout(0, *block, self.spec.newest_width, ended, [])], [], [])
 
 
 class Wanted(Governor):
@@ -698,8 +705,9 @@ class ReplayView(NStepReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Takes a step of every environment from elsewhere; such rows have no neighbours, and are no steps."""
         spec = self.memory.replay.spec
-        rows, endings, _ = transitions(spec, obs, next_obs, action, np.ravel(reward), np.ravel(done), infos)
-        self._put(rows, np.column_stack([np.full((len(rows), 3), UNKNOWN), endings]).astype(np.int32))
+        step = next_obs, action, np.ravel(reward), np.ravel(done), infos
+        rows, endings, _ = transitions(spec, flat_observations(obs, spec), *step)
+        self._put(rows, np.array([(UNKNOWN, UNKNOWN, UNKNOWN, ending) for ending in endings], np.int32))
 
     def contents(self) -> dict[str, NDArray[Any]]:
         self._refuse_images()
