@@ -182,8 +182,9 @@ class TD3(stable_baselines3.TD3):
             scaled = np.minimum(np.maximum(scaled + action_noise(), -1), 1)  # as clip, in half its time
         return self.policy.unscale_action(scaled), scaled
 
-    def _store_transition(self, replay_buffer: Any, *args: Any) -> None:
-        super()._store_transition(self._collector, *args)  # type: ignore[arg-type]
+    def _store_transition(self, replay_buffer: Any, action: Any, new_obs: Any, *args: Any) -> None:
+        super()._store_transition(self._collector, action, new_obs, *args)  # type: ignore[arg-type]
+        self._collector.newest = new_obs if self._vec_normalize_env is None else None
 
     def train(self, gradient_steps: int, batch_size: int = 0) -> None:
         """Makes so many updates."""
@@ -466,9 +467,9 @@ class ImagePolicy(CnnPolicy):
 
 
 def transitions(
-    spec: Spec, s: NDArray[Any], s2: Any, a: Any, rewards: Any, dones: Any, infos: Any
+    spec: Spec, s: NDArray[Any], s2: NDArray[Any], a: Any, rewards: Any, dones: Any, infos: Any
 ) -> tuple[NDArray[Any], list[int], list[float]]:
-    """Rows of the replay, how each ends, and rewards, of one step of all environments; s is flat, a in [-1, 1]."""
+    """Rows of the replay, how each ends, and rewards, of one step of all environments; s and s2 are flat, a in [-1, 1]."""
     endings = [
         GOES_ON if not done else TRUNCATED if info.get("TimeLimit.truncated", False) else TERMINATED
         for done, info in zip(dones, infos, strict=True)
@@ -476,7 +477,7 @@ def transitions(
     r = [number("reward", float(reward)) for reward in rewards]
     r_and_terminated = np.array([r, [ending == TERMINATED for ending in endings]], np.float32).T
     a = np.asarray(a, np.float32).reshape(len(r), -1)
-    return rows_of(spec, s, a, r_and_terminated, flat_observations(s2, spec)), endings, r
+    return rows_of(spec, s, a, r_and_terminated, s2), endings, r
 
 
 def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
@@ -491,31 +492,36 @@ class VecEnvCollector(Collector):
     keeps_episodes, takes_turns = False, True
 
     def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec, self.policy, self._weights, self._acted_on = spec, None, None, (None, None)  # type: Spec, Any, Any, Any
+        self.spec, self.envs = spec, envs
+        self.policy: Any = None
+        self._weights: Any = None
         self.rows, self.origins, self.ended = list[Any](), list[tuple[int, ...]](), list[EpisodeResult]()
         self.episodes = [-1] * envs
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
         """Notes that the environments were reset."""
-        envs = len(self.episodes)
-        self.episodes = [max(self.episodes) + 1] * envs
-        self.lengths, self.totals_of_episodes = [0] * envs, [0.0] * envs
+        self.episodes = [max(self.episodes) + 1] * self.envs
+        self.lengths, self.totals_of_episodes = [0] * self.envs, [0.0] * self.envs
+        self.newest = self._newest_flat = None  # what the environments have returned last, and flat, unless one was reset
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
-        flat = flat_observations(observations, self.spec)
-        self._acted_on = observations, flat
-        actions: Floats = self.policy(flat)
-        if not np.isfinite(actions).all():
+        actions: Floats = self.policy(self._flat(observations))
+        one_by_one = actions.reshape(-1)
+        if not one_by_one.dot(one_by_one) >= 0:  # NaN, and the fastest way to see it
             raise UserError(f"the policy's actions are {actions}: training has diverged; lower the learning rate")
         return actions.reshape(-1, *self.spec.action_shape)
 
+    def _flat(self, observations: Any) -> NDArray[Any]:
+        is_known = self._newest_flat is not None and observations is self.newest
+        return self._newest_flat if is_known else flat_observations(observations, self.spec)
+
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
         """Takes one step of all environments, as a replay of theirs would."""
-        (acted_on, flat), self._acted_on = self._acted_on, (None, None)
-        flat = flat if s is acted_on else flat_observations(s, self.spec)
-        rows, endings, r = transitions(self.spec, flat, s2, a, rewards, dones, infos)
+        flat_s2 = flat_observations(s2, self.spec)
+        rows, endings, r = transitions(self.spec, self._flat(s), flat_s2, a, rewards, dones, infos)
+        self._newest_flat = None if any(endings) else flat_s2
         self.rows.append(rows)
         for env, ending in enumerate(endings):
             self.origins.append((env, self.episodes[env], self.lengths[env], ending))
@@ -705,8 +711,8 @@ class ReplayView(NStepReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Takes a step of every environment from elsewhere; such rows have no neighbours, and are no steps."""
         spec = self.memory.replay.spec
-        step = next_obs, action, np.ravel(reward), np.ravel(done), infos
-        rows, endings, _ = transitions(spec, flat_observations(obs, spec), *step)
+        s, s2 = flat_observations(obs, spec), flat_observations(next_obs, spec)
+        rows, endings, _ = transitions(spec, s, s2, action, np.ravel(reward), np.ravel(done), infos)
         self._put(rows, np.array([(UNKNOWN, UNKNOWN, UNKNOWN, ending) for ending in endings], np.int32))
 
     def contents(self) -> dict[str, NDArray[Any]]:
