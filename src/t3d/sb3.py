@@ -17,8 +17,8 @@ check_installed("t3d.sb3", ["stable_baselines3"], "sb3")
 
 import copy
 import io
+import json
 import math
-import os
 import re
 import signal
 import threading
@@ -26,7 +26,7 @@ import warnings
 import weakref
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +43,6 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN, get_actor_critic_arch
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import VecNormalize
@@ -52,15 +51,15 @@ from torch import Tensor, nn
 
 from t3d.actors.governor import Governor
 from t3d.actors.inline import NoEvaluator
-from t3d.actors.protocols import Collected, Collector, Evaluated
+from t3d.actors.protocols import Collected, Collector
 from t3d.algo.networks import Stack
 from t3d.config import Config, TD3Config, merge
 from t3d.config.metrics import SUCCESS
 from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.data.replay import joined
-from t3d.data.scaling import Normaliser, RewardScaler
+from t3d.data.scaling import Normaliser
 from t3d.events import Alarm, Note, Update
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_fields, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_fields
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.observations import flatten_batch, number
 from t3d.policy.spec import Floats, Spec
@@ -108,12 +107,12 @@ class TD3(stable_baselines3.TD3):
         seed = int(np.random.randint(2**31)) if self.seed is None else int(self.seed)  # noqa: NPY002 (theirs)
         self._fixed, env_name = fixed_settings(self), name_of(self.env)
         cfg = config_of(self, networks_of(self.policy, spec), seed, env_name)
-        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs), CallbackEvaluations()
+        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs), NoEvaluator()
         self._run = SteppedRun(cfg, self._collector, self._evaluator, env_name)
         self._run.notes += [NO_NOISE] if self.action_noise is None else []
         weakref.finalize(self, self._run.close)
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
-        self._wanted, self._losses, self._listened = Wanted(cfg), dict[str, Any](), list[Listened]()
+        self._wanted, self._losses, self._evaluating = Wanted(cfg), dict[str, Any](), dict[EvalCallback, int]()
         self._scaled_by: Any = None
         self._in_stage = self._interrupted = False
         share(self.policy, self._learner.agent)
@@ -134,31 +133,29 @@ class TD3(stable_baselines3.TD3):
             self._wanted.updates_wanted = self._learner.updates
             self._run.begin(whole(total), self._kept_in, self._wanted)
             self._advance(lambda: self._collector.policy is not None)
-        evaluating = enumerate(evaluations_in(callback))
-        self._listened = [Listened(each, f"{self._run.path}/evaluations-{number}") for number, each in evaluating]
+        self._evaluating = {each: len(each.evaluations_results) for each in evaluations_in(callback)}
+        for number_of, each in enumerate(self._evaluating):
+            each.log_path = each.log_path or f"{self._run.path}/evaluations-{number_of}"
         return total, callback
 
     def _use_statistics(self) -> None:
         """Scales batches as the VecNormalize of the environment does, if there is one."""
         vec: Any = self._vec_normalize_env
-        memory, spec = self._memory, self._spec
-        of_observations, of_rewards = vec is not None and vec.norm_obs and not spec.images, vec and vec.norm_reward
-        if (vec, of_observations, of_rewards) == self._scaled_by:
+        scaled_by = vec, vec and vec.norm_obs and not self._spec.images, vec and vec.norm_reward
+        if scaled_by == self._scaled_by:
             return
-        self._scaled_by = vec, of_observations, of_rewards
-        memory.normaliser = TheirNormaliser(vec, spec, memory.device) if of_observations else None
-        memory.reward_scaler = TheirScaler(vec, self.gamma, memory.device) if of_rewards else None
+        memory, (_, of_observations, of_rewards) = self._memory, scaled_by
+        statistics = vec and TheirStatistics(vec, self._spec, memory.device)
+        memory.normaliser = statistics if of_observations else None
+        memory.reward_scaler = statistics if of_rewards else None
+        self._scaled_by = scaled_by
         if self._run.path is not None:
             self._learner.prepare()  # what is recorded reads other tensors
 
     def learn(self, *args: Any, **kwargs: Any) -> TD3:
-        try:
-            with self._delayed_interrupts():
-                super().learn(*args, **kwargs)
-                self._advance(lambda: not self._evaluator.ready)
-        finally:
-            for listened in self._listened:
-                listened.close()
+        with self._delayed_interrupts():
+            super().learn(*args, **kwargs)
+            self._advance(lambda: not self._evaluator.ready)
         if self._kept_in is not None:
             self._run.write_policies()
         return self
@@ -166,10 +163,11 @@ class TD3(stable_baselines3.TD3):
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> Any:
         rollout = super().collect_rollouts(*args, **kwargs)
         self._advance(lambda: not self._collector.rows)
-        for listened in self._listened:
-            if episodes := listened.news():
-                step = self._memory.collected(0)
-                self._evaluator.ready.append(Evaluation(step, 0, self._run.parts.snapshot(), episodes))
+        for callback, known in self._evaluating.items():
+            if len(callback.evaluations_results) > known:
+                self._evaluating[callback] += 1
+                evaluated = self._memory.collected(0), 0, self._run.parts.snapshot()
+                self._evaluator.ready.append(Evaluation(*evaluated, episodes_of(callback)))
         return rollout
 
     def _sample_action(
@@ -422,43 +420,26 @@ class Weights(nn.Module):
         self.flat = nn.Parameter(torch.zeros(rows, size), requires_grad=False)
 
 
-class ImageActor(BasePolicy):
-    """An actor with our encoder of images."""
-
-    def __init__(self, observation_space: Any, action_space: Any, networks: dict[str, Any]) -> None:
-        super().__init__(observation_space, action_space, squash_output=True)
-        self.networks, self.spec = networks, spec_for(observation_space, action_space)
-        self.architecture = actor_architecture(self.spec, TD3Config(**networks))
-        self.flat = nn.Parameter(torch.zeros(1, self.architecture.size), requires_grad=False)
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        known = {"observation_space": self.observation_space, "action_space": self.action_space}
-        return {**known, "networks": self.networks}
-
-    def forward(self, observation: Any, deterministic: bool = True) -> Tensor:
-        is_dict = isinstance(observation, dict)
-        arrays = {name: each.cpu().numpy() for name, each in (observation if is_dict else {"": observation}).items()}
-        flat = flatten_batch(arrays if is_dict else arrays[""], len(next(iter(arrays.values()))), self.spec)
-        snapshot = PolicySnapshot(0, self.architecture, np.asarray(self.flat.detach().cpu()))
-        return torch.from_numpy(MemberPolicy(snapshot, 0)(flat)).to(self.device)
-
-    _predict = forward
-
-
 class ImagePolicy(CnnPolicy):
     """In the shape of their CnnPolicy: an actor and critics that share our encoder."""
 
     def _build(self, lr_schedule: Any) -> None:
-        spec = spec_for(self.observation_space, self.action_space)
-        networks = networks_of(self, spec)
-        cfg = TD3Config(**networks)
-        self.actor: Any = ImageActor(self.observation_space, self.action_space, networks)
-        self.actor_target: Any = Weights(1, self.actor.architecture._replace(encoded=True).size)
-        critics = cfg.critics, critic_architecture(spec, cfg).size
+        self.spec = spec_for(self.observation_space, self.action_space)
+        cfg = TD3Config(**networks_of(self, self.spec))
+        self.architecture = actor_architecture(self.spec, cfg)
+        critics = cfg.critics, critic_architecture(self.spec, cfg).size
+        self.actor: Any = Weights(1, self.architecture.size)
+        self.actor_target: Any = Weights(1, self.architecture._replace(encoded=True).size)
         self.critic: Any = Weights(*critics)
         self.critic_target: Any = Weights(*critics)
         for network in (self.actor, self.critic):
             network.optimizer = self.optimizer_class(network.parameters(), lr=lr_schedule(1))  # type: ignore[call-arg]
+
+    def _predict(self, observation: Any, deterministic: bool = False) -> Tensor:
+        is_dict = isinstance(observation, dict)
+        arrays = {name: each.cpu().numpy() for name, each in (observation if is_dict else {"": observation}).items()}
+        policy = MemberPolicy(PolicySnapshot(0, self.architecture, np.asarray(self.actor.flat.detach().cpu())), 0)
+        return torch.from_numpy(policy(flat_observations(arrays if is_dict else arrays[""], self.spec))).to(self.device)
 
     def set_training_mode(self, mode: bool) -> None: ...  # nothing in it depends on that
 
@@ -469,7 +450,7 @@ class ImagePolicy(CnnPolicy):
 def transitions(
     spec: Spec, s: NDArray[Any], s2: NDArray[Any], a: Any, rewards: Any, dones: Any, infos: Any
 ) -> tuple[NDArray[Any], list[int], list[float]]:
-    """Rows of the replay, how each ends, and rewards, of one step of all environments; s and s2 are flat, a in [-1, 1]."""
+    """Rows of the replay, how each ends, and rewards, of one step of all environments; s, s2 are flat, a in [-1, 1]."""
     endings = [
         GOES_ON if not done else TRUNCATED if info.get("TimeLimit.truncated", False) else TERMINATED
         for done, info in zip(dones, infos, strict=True)
@@ -503,7 +484,9 @@ class VecEnvCollector(Collector):
         """Notes that the environments were reset."""
         self.episodes = [max(self.episodes) + 1] * self.envs
         self.lengths, self.totals_of_episodes = [0] * self.envs, [0.0] * self.envs
-        self.newest = self._newest_flat = None  # what the environments have returned last, and flat, unless one was reset
+        self.newest = self._newest_flat = (
+            None  # what the environments have returned last, and flat, unless one was reset
+        )
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
@@ -560,86 +543,50 @@ class Wanted(Governor):
         return self.updates_wanted - updates
 
 
-class TheirNormaliser(Normaliser):
-    """Scales observations by a VecNormalize's own statistics, as they are when transitions arrive."""
+class TheirStatistics(Normaliser):
+    """Scales batches by a VecNormalize's own statistics, as they are when transitions arrive."""
 
     def __init__(self, env: VecNormalize, spec: Spec, device: torch.device) -> None:
         super().__init__(1, spec.observation_size, device)
         self.env, self.spec, self.deviation = env, spec, np.ones((1, spec.observation_size))
+        self._of_rewards = torch.ones(1, 1, device=device)
         self.add()
 
     def add(self, rollout: Rollout | None = None) -> None:
-        statistics: Any = self.env.obs_rms
-        for part in self.spec.observation:
-            own = statistics.get(part.path[0]) if part.path else statistics
-            if own is not None:
-                self.moments.mean[0, part.start : part.stop] = own.mean.reshape(-1)
-                self.deviation[0, part.start : part.stop] = np.sqrt(own.var.reshape(-1) + self.env.epsilon)
-        self._update_scaling(0)
+        if self.env.norm_obs:
+            statistics: Any = self.env.obs_rms
+            for part in self.spec.observation:
+                own = statistics.get(part.path[0]) if part.path else statistics
+                if own is not None:
+                    self.moments.mean[0, part.start : part.stop] = own.mean.reshape(-1)
+                    self.deviation[0, part.start : part.stop] = np.sqrt(own.var.reshape(-1) + self.env.epsilon)
+            self._update_scaling(0)
+        send(self._of_rewards, self.scale.astype(np.float32))
 
     @property
     def std(self) -> NDArray[np.float64]:
         return self.deviation
 
-    def _scaled(self, s: Tensor) -> Tensor:
-        return ((s - self._mean) / self._std).clamp(-self.env.clip_obs, self.env.clip_obs)
-
-
-class TheirScaler(RewardScaler):
-    """Divides rewards by the deviation that a VecNormalize has estimated so far."""
-
-    def __init__(self, env: VecNormalize, gamma: float, device: torch.device) -> None:
-        super().__init__(1, gamma, device)
-        self.env = env
-        self.add()
-
-    def add(self, *rollouts: Rollout) -> None:
-        send(self._scale, self.scale.astype(np.float32))
-
     @property
     def scale(self) -> NDArray[np.float64]:
         return np.full((1, 1), np.sqrt(self.env.ret_rms.var + self.env.epsilon))
 
+    def _scaled(self, s: Tensor) -> Tensor:
+        return ((s - self._mean) / self._std).clamp(-self.env.clip_obs, self.env.clip_obs)
+
     def scaled(self, batch: Batch) -> Batch:
-        s, a, r, *rest = super().scaled(batch)
-        return Batch(s, a, r.clamp(-self.env.clip_reward, self.env.clip_reward), *rest)
+        s, a, r, *rest = batch
+        return Batch(s, a, (r / self._of_rewards).clamp(-self.env.clip_reward, self.env.clip_reward), *rest)
 
 
-class CallbackEvaluations(NoEvaluator):
-    """Evaluates nothing itself; what EvalCallbacks have found is an evaluation of the run."""
-
-    def __init__(self) -> None:
-        self.ready: list[Evaluation] = []
-
-    def poll(self, *, wait: bool = False) -> Evaluated:
-        ready, self.ready = self.ready, []
-        return Evaluated(ready, [], [])
-
-
-class Listened:
-    """An EvalCallback, which keeps what it finds if it has a log_path: one without is lent one while it learns."""
-
-    def __init__(self, callback: EvalCallback, path: str) -> None:
-        self.callback, self.given = callback, callback.log_path
-        callback.log_path = self.given or path
-        self.known = len(callback.evaluations_results)
-
-    def news(self) -> list[EpisodeResult]:
-        """The episodes of an evaluation that was not returned before."""
-        found = self.callback
-        if len(found.evaluations_results) == self.known:
-            return []
-        self.known = len(found.evaluations_results)
-        totals, lengths = found.evaluations_results[-1], found.evaluations_length[-1]
-        metrics = [{SUCCESS: float(success)} for success in found._is_success_buffer] or [{}] * len(totals)
-        episodes = zip(totals, lengths, metrics, strict=True)
-        return [
-            EpisodeResult(0, episode, float(total), int(length), terminated=False, metrics=of_info)
-            for episode, (total, length, of_info) in enumerate(episodes)
-        ]
-
-    def close(self) -> None:
-        self.callback.log_path = self.given
+def episodes_of(callback: EvalCallback) -> list[EpisodeResult]:
+    """The episodes of the newest evaluation of an EvalCallback that has a log_path, or it keeps none."""
+    found = zip(callback.evaluations_results[-1], callback.evaluations_length[-1], strict=True)
+    metrics = [{SUCCESS: float(success)} for success in callback._is_success_buffer]
+    return [
+        EpisodeResult(0, n, float(total), int(length), terminated=False, metrics=metrics[n] if metrics else {})
+        for n, (total, length) in enumerate(found)
+    ]
 
 
 def evaluations_in(callback: Any) -> Iterator[EvalCallback]:
@@ -746,7 +693,7 @@ class ReplayView(NStepReplayBuffer):
 
 # Files: JSON and safetensors in a zip, in which nothing is code; and their zips.
 
-MODEL, TENSORS, FORMAT = "model.json", "tensors.safetensors", 1
+MODEL, TENSORS, FORMAT, MADE = "model.json", "tensors.safetensors", 1, "made by T3D as"
 MOST_BYTES, MOST_JSON_BYTES = 2**33, 2**28  # of a file, and of a description in it, before it is unpacked; chosen
 ARGUMENTS: dict[Any, dict[str, str]] = {  # what is saved of an object: an argument and its attribute
     spaces.Dict: {"spaces": "spaces"},
@@ -800,54 +747,41 @@ def unpacked(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def write_model(path: Any, data: dict[str, Any]) -> None:
-    """Writes values as described by `encoded`."""
+    """Writes values: arrays as tensors, what else JSON does not know as the class and the arguments that make it."""
     arrays: dict[str, NDArray[Any]] = {}
-    described, content = encoded(data, arrays), io.BytesIO()
+
+    def described(value: Any) -> Any:
+        kind = next((kind for kind in ARGUMENTS if isinstance(value, kind)), None)
+        if kind is not None:
+            return {MADE: kind.__name__, **{name: getattr(value, of) for name, of in ARGUMENTS[kind].items()}}
+        if isinstance(value, gymnasium.Space):
+            raise UserError(f"{value} cannot be saved; use Box, Dict, Discrete, MultiDiscrete or MultiBinary")
+        if isinstance(value, np.ndarray):
+            arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
+            return {MADE: "array", "name": str(len(arrays) - 1)}
+        if isinstance(value, type):
+            return {MADE: "class", "name": value.__name__}
+        return (
+            value.item() if isinstance(value, np.generic) else dict(value) if isinstance(value, Mapping) else str(value)
+        )
+
+    text, content = json.dumps({"format": FORMAT, "model": data}, default=described), io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr(MODEL, to_json({"format": FORMAT, "model": described}))
+        archive.writestr(MODEL, text)
         archive.writestr(TENSORS, safetensors.numpy.save(arrays))
     write(path, content.getvalue(), ".zip")
 
 
-def encoded(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """A value as plain JSON: what is none is a list of its kind and its parts, and arrays are told apart."""
-    kind = next((kind for kind in ARGUMENTS if isinstance(value, kind)), None)
-    if kind is not None:
-        parts = {name: getattr(value, attribute) for name, attribute in ARGUMENTS[kind].items()}
-        return ["made", kind.__name__, encoded(parts, arrays)]
-    if isinstance(value, gymnasium.Space):
-        raise UserError(f"{value} cannot be saved; use Box, Dict, Discrete, MultiDiscrete or MultiBinary")
-    if isinstance(value, np.ndarray):
-        arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
-        return ["array", str(len(arrays) - 1)]
-    if isinstance(value, type):
-        return ["class", value.__name__]
-    if isinstance(value, Mapping):
-        return ["values", [[name, encoded(each, arrays)] for name, each in value.items()]]
-    if isinstance(value, list | tuple):
-        return ["list", [encoded(each, arrays) for each in value]]
-    return value.item() if isinstance(value, np.generic) else str(value) if isinstance(value, os.PathLike) else value
-
-
-def decoded(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """The inverse of encoded; no class is imported by a name."""
-    if not isinstance(value, list):
-        return value
-    kind, content, *parts = value
-    if kind == "array":
-        return arrays[content]
-    if kind == "list":
-        return [decoded(each, arrays) for each in content]
-    if kind == "values":
-        return OrderedDict((str(name), decoded(each, arrays)) for name, each in content)
-    if kind == "class":
-        return CLASSES[content]
-    if kind != "made" or CLASSES[content] not in ARGUMENTS:
-        raise Refused(f"it holds a {kind!r:.60}")
-    made = decoded(parts[0], arrays)
-    if content == "Box":
-        made["dtype"] = made["low"].dtype.type
-    return CLASSES[content](**made)
+def made(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """What was described by these fields; no class is imported by a name."""
+    kind = fields.pop(MADE, None)
+    if kind is None:
+        return fields
+    if kind in ("array", "class"):
+        return (arrays if kind == "array" else CLASSES)[fields["name"]]
+    if CLASSES[kind] not in ARGUMENTS:
+        raise Refused(f"it makes a {kind!r:.60}")
+    return CLASSES[kind](**fields, **({"dtype": fields["low"].dtype.type} if kind == "Box" else {}))
 
 
 def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[TD3], None]]:
@@ -874,10 +808,12 @@ def refuse_larger(data: dict[str, Any], size: int) -> None:
 
 def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], Callable[[TD3], None]]:
     """What `write_model` has written."""
-    stored = fields_in(unpacked(archive, MODEL, MOST_JSON_BYTES))
+    description = unpacked(archive, MODEL, MOST_JSON_BYTES)
+    arrays = safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))
+    stored = to_fields(json.loads(description, object_pairs_hook=lambda pairs: made(OrderedDict(pairs), arrays)))
     if stored["format"] != FORMAT:
         raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
-    data = to_fields(decoded(stored["model"], safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))))
+    data = to_fields(stored["model"])
     data["train_freq"], learner = tuple(data.get("train_freq", (1, "step"))), data.pop("learner")
     return data, lambda model: model._learner.restore(learner)
 
