@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN, get_actor_critic_arch
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import VecNormalize
@@ -51,7 +52,7 @@ from torch import Tensor, nn
 
 from t3d.actors.governor import Governor
 from t3d.actors.inline import NoEvaluator
-from t3d.actors.protocols import Collected, Collector
+from t3d.actors.protocols import Collected
 from t3d.algo.networks import Stack
 from t3d.config import Config, TD3Config, merge
 from t3d.config.metrics import SUCCESS
@@ -59,7 +60,7 @@ from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.data.replay import joined
 from t3d.data.scaling import Normaliser
 from t3d.events import Alarm, Note, Update
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_fields
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_count, to_fields
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.observations import flatten_batch, number
 from t3d.policy.spec import Floats, Spec
@@ -114,7 +115,7 @@ class TD3(stable_baselines3.TD3):
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
         self._wanted, self._losses, self._evaluating = Wanted(cfg), dict[str, Any](), dict[EvalCallback, int]()
         self._scaled_by: Any = None
-        self._in_stage = self._interrupted = False
+        self._interrupted = False
         share(self.policy, self._learner.agent)
         self.replay_buffer = ReplayView(self, self._memory)
 
@@ -144,7 +145,8 @@ class TD3(stable_baselines3.TD3):
         scaled_by = vec, vec and vec.norm_obs and not self._spec.images, vec and vec.norm_reward
         if scaled_by == self._scaled_by:
             return
-        memory, (_, of_observations, of_rewards) = self._memory, scaled_by
+        memory: Any = self._memory
+        _, of_observations, of_rewards = scaled_by
         statistics = vec and TheirStatistics(vec, self._spec, memory.device)
         memory.normaliser = statistics if of_observations else None
         memory.reward_scaler = statistics if of_rewards else None
@@ -173,6 +175,8 @@ class TD3(stable_baselines3.TD3):
     def _sample_action(
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self._interrupted:
+            raise KeyboardInterrupt
         if self.num_timesteps < learning_starts:
             return super()._sample_action(learning_starts, action_noise, n_envs)
         scaled = self._collector.act(self._last_obs)
@@ -200,38 +204,33 @@ class TD3(stable_baselines3.TD3):
 
     def _advance(self, is_done: Callable[[], bool]) -> None:
         """Takes stages of our loop until that is done, and reports what happens in them."""
-        self._in_stage = True
-        try:
-            while not is_done():
-                for event in self._run.advance():
-                    if isinstance(event, Update):
-                        self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
-                    elif isinstance(event, Alarm | Note) and self.verbose:
-                        print(event.text)  # noqa: T201 (as theirs)
-        finally:
-            self._in_stage = False
-        if self._interrupted:
-            self._interrupted = False
-            raise KeyboardInterrupt
+        while not is_done():
+            for event in self._run.advance():
+                if isinstance(event, Update):
+                    self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
+                elif isinstance(event, Alarm | Note) and self.verbose:
+                    print(event.text)  # noqa: T201 (as theirs)
 
     @contextmanager
     def _delayed_interrupts(self) -> Iterator[None]:
-        """Lets Ctrl-C wait until a stage of our loop is over."""
+        """Lets Ctrl-C wait until our loop stands still after a step; a second one does not wait."""
 
         def interrupt(number: int, frame: Any) -> None:
-            self._interrupted = self._in_stage
-            if not self._in_stage:
+            if self._interrupted:
                 raise KeyboardInterrupt
+            self._interrupted = True
 
-        is_main = threading.current_thread() is threading.main_thread()
-        is_default = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if is_default:
+        self._interrupted, is_main = False, threading.current_thread() is threading.main_thread()
+        is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_ours:
             signal.signal(signal.SIGINT, interrupt)
         try:
             yield
         finally:
-            if is_default and signal.getsignal(signal.SIGINT) is interrupt:
+            if is_ours and signal.getsignal(signal.SIGINT) is interrupt:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
         """Saves JSON and safetensors in one file, with optimisers and without the replay; nothing in it is code."""
@@ -258,7 +257,7 @@ class TD3(stable_baselines3.TD3):
     ) -> TD3:
         """Loads what `save` has written, or a zip of theirs, of which nothing is unpickled."""
         given = {**(custom_objects or {}), **kwargs}
-        data, restore = read_model(path, env, given)
+        data, learned = read_model(path, env, given)
         if kwargs.get("policy_kwargs", data["policy_kwargs"]) != data["policy_kwargs"]:
             raise ValueError(f"the policy_kwargs in it are {data['policy_kwargs']}, and others were given")
         if env is not None:
@@ -271,7 +270,11 @@ class TD3(stable_baselines3.TD3):
             changed = {name: value for name, value in (custom_objects or {}).items() if name in SAVED}
             vars(model).update({**data, **changed, **kwargs})
             model._setup_model()
-            restore(model)
+            if "updates" in learned:  # a state of ours
+                model._learner.restore(learned)
+            else:
+                model.policy.load_state_dict(learned)
+                model._learner.updates = to_count(model._n_updates)
         model._n_updates = model._learner.updates
         return model
 
@@ -357,6 +360,8 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
     rate, steps = float(model.lr_schedule(1)), model.train_freq.frequency * model.n_envs
     td3 = {name: getattr(model, name) for name in ("gamma", "tau", "batch_size", "policy_delay", "target_noise_clip")}
     td3 |= {"target_noise": model.target_policy_noise, "actor_lr": rate, "critic_lr": rate}
+    if td3["policy_delay"] == whole(td3["policy_delay"]):  # 2.0 is one too
+        td3["policy_delay"] = whole(td3["policy_delay"])
     settings = {
         "seeds": [seed],
         "total_steps": ENDLESS,
@@ -420,26 +425,42 @@ class Weights(nn.Module):
         self.flat = nn.Parameter(torch.zeros(rows, size), requires_grad=False)
 
 
+class ImageActor(BasePolicy):
+    """An actor with our encoder of images."""
+
+    def __init__(self, observation_space: Any, action_space: Any, networks: dict[str, Any]) -> None:
+        super().__init__(observation_space, action_space, squash_output=True)
+        self.networks, self.spec = networks, spec_for(observation_space, action_space)
+        self.architecture = actor_architecture(self.spec, TD3Config(**networks))
+        self.flat = nn.Parameter(torch.zeros(1, self.architecture.size), requires_grad=False)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        known = {"observation_space": self.observation_space, "action_space": self.action_space}
+        return {**known, "networks": self.networks}
+
+    def forward(self, observation: Any, deterministic: bool = True) -> Tensor:
+        is_dict = isinstance(observation, dict)
+        arrays = {name: each.cpu().numpy() for name, each in (observation if is_dict else {"": observation}).items()}
+        policy = MemberPolicy(PolicySnapshot(0, self.architecture, np.asarray(self.flat.detach().cpu())), 0)
+        return torch.from_numpy(policy(flat_observations(arrays if is_dict else arrays[""], self.spec))).to(self.device)
+
+    _predict = forward
+
+
 class ImagePolicy(CnnPolicy):
     """In the shape of their CnnPolicy: an actor and critics that share our encoder."""
 
     def _build(self, lr_schedule: Any) -> None:
-        self.spec = spec_for(self.observation_space, self.action_space)
-        cfg = TD3Config(**networks_of(self, self.spec))
-        self.architecture = actor_architecture(self.spec, cfg)
-        critics = cfg.critics, critic_architecture(self.spec, cfg).size
-        self.actor: Any = Weights(1, self.architecture.size)
-        self.actor_target: Any = Weights(1, self.architecture._replace(encoded=True).size)
+        spec = spec_for(self.observation_space, self.action_space)
+        networks, optimiser = networks_of(self, spec), cast("Any", self.optimizer_class)
+        cfg = TD3Config(**networks)
+        critics = cfg.critics, critic_architecture(spec, cfg).size
+        self.actor: Any = ImageActor(self.observation_space, self.action_space, networks)
+        self.actor_target: Any = Weights(1, self.actor.architecture._replace(encoded=True).size)
         self.critic: Any = Weights(*critics)
         self.critic_target: Any = Weights(*critics)
         for network in (self.actor, self.critic):
-            network.optimizer = self.optimizer_class(network.parameters(), lr=lr_schedule(1))  # type: ignore[call-arg]
-
-    def _predict(self, observation: Any, deterministic: bool = False) -> Tensor:
-        is_dict = isinstance(observation, dict)
-        arrays = {name: each.cpu().numpy() for name, each in (observation if is_dict else {"": observation}).items()}
-        policy = MemberPolicy(PolicySnapshot(0, self.architecture, np.asarray(self.actor.flat.detach().cpu())), 0)
-        return torch.from_numpy(policy(flat_observations(arrays if is_dict else arrays[""], self.spec))).to(self.device)
+            network.optimizer = optimiser(network.parameters(), lr=lr_schedule(1))
 
     def set_training_mode(self, mode: bool) -> None: ...  # nothing in it depends on that
 
@@ -467,26 +488,24 @@ def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
     return flatten_batch(observations, len(first), spec)
 
 
-class VecEnvCollector(Collector):
-    """Returns to our loop what their loop has added since. Of the rest of a Collector nothing concerns it."""
+class VecEnvCollector:
+    """Returns to our loop what their loop has added since."""
 
     keeps_episodes, takes_turns = False, True
 
     def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec, self.envs = spec, envs
+        self.spec = spec
         self.policy: Any = None
-        self._weights: Any = None
         self.rows, self.origins, self.ended = list[Any](), list[tuple[int, ...]](), list[EpisodeResult]()
-        self.episodes = [-1] * envs
+        self.running = [EpisodeResult(env, -1, 0.0, 0, terminated=False) for env in range(envs)]
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
         """Notes that the environments were reset."""
-        self.episodes = [max(self.episodes) + 1] * self.envs
-        self.lengths, self.totals_of_episodes = [0] * self.envs, [0.0] * self.envs
-        self.newest = self._newest_flat = (
-            None  # what the environments have returned last, and flat, unless one was reset
-        )
+        following = max(running.episode for running in self.running) + 1
+        self.running = [running._replace(episode=following, total_reward=0.0, length=0) for running in self.running]
+        self.newest: Any = None  # observations that were returned last
+        self._newest_flat: NDArray[Any] | None = None  # the same, unless an environment was reset
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
@@ -497,8 +516,9 @@ class VecEnvCollector(Collector):
         return actions.reshape(-1, *self.spec.action_shape)
 
     def _flat(self, observations: Any) -> NDArray[Any]:
-        is_known = self._newest_flat is not None and observations is self.newest
-        return self._newest_flat if is_known else flat_observations(observations, self.spec)
+        if self._newest_flat is not None and observations is self.newest:
+            return self._newest_flat
+        return flat_observations(observations, self.spec)
 
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
         """Takes one step of all environments, as a replay of theirs would."""
@@ -507,23 +527,17 @@ class VecEnvCollector(Collector):
         self._newest_flat = None if any(endings) else flat_s2
         self.rows.append(rows)
         for env, ending in enumerate(endings):
-            self.origins.append((env, self.episodes[env], self.lengths[env], ending))
-            self.lengths[env] += 1
-            self.totals_of_episodes[env] += r[env]
+            _, episode, total, length, *_ = self.running[env]
+            self.origins.append((env, episode, length, ending))
+            now = EpisodeResult(env, episode, total + r[env], length + 1, ending == TERMINATED)
             if ending != GOES_ON:
-                self._end_episode(env, ending == TERMINATED, infos[env].get("is_success"))
-
-    def _end_episode(self, env: int, terminated: bool, success: Any) -> None:
-        metrics = {} if success is None else {SUCCESS: float(success)}
-        about = env, self.episodes[env], self.totals_of_episodes[env], self.lengths[env], terminated
-        self.ended.append(EpisodeResult(*about, metrics=metrics))
-        self.episodes[env] += 1
-        self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
+                success = infos[env].get("is_success")
+                self.ended.append(now if success is None else now._replace(metrics={SUCCESS: float(success)}))
+                now = EpisodeResult(env, episode + 1, 0.0, 0, terminated=False)
+            self.running[env] = now
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        if snapshot.flat is not self._weights:  # otherwise the same memory holds other numbers now
-            self._weights = snapshot.flat
-            self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
+        self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
 
     def poll(self) -> Collected:
         rows, origins, ended = self.rows, self.origins, self.ended
@@ -532,6 +546,16 @@ class VecEnvCollector(Collector):
         self.rows, self.origins, self.ended = [], [], []
         block = joined(rows), np.array(origins, np.int32)
         return Collected([Rollout(0, *block, self.spec.newest_width, ended, [])], [], [])
+
+    def _nothing(self, *_: Any) -> None: ...
+
+    use = stop = rest = supervise = totals = close = _nothing  # actors, noise and rates are the model's own
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any], stop: threading.Event) -> list[str]:
+        return []
 
 
 class Wanted(Governor):
@@ -662,16 +686,15 @@ class ReplayView(NStepReplayBuffer):
         rows, endings, _ = transitions(spec, s, s2, action, np.ravel(reward), np.ravel(done), infos)
         self._put(rows, np.array([(UNKNOWN, UNKNOWN, UNKNOWN, ending) for ending in endings], np.int32))
 
-    def contents(self) -> dict[str, NDArray[Any]]:
+    def contents(self) -> Any:
         self._refuse_images()
-        contents: dict[str, NDArray[Any]] = self.memory.replay.contents(0, *self.memory.replay.kept(0))
-        return contents
+        return self.memory.replay.contents(0, *self.memory.replay.kept(0))
 
     def fill(self, rows: NDArray[Any], origins: NDArray[Any]) -> None:
         """Replaces what it holds by such contents."""
-        width = self.memory.replay.rows.shape[2]
-        is_known = rows.ndim == 2 and rows.shape[1] == width and rows.dtype == np.float32
-        if not is_known or origins.shape != (len(rows), 4) or origins.dtype != np.int32:
+        width, count = self.memory.replay.rows.shape[2], len(rows)
+        kinds = str(rows.dtype), rows.shape, str(origins.dtype), origins.shape
+        if kinds != ("float32", (count, width), "int32", (count, 4)):
             raise ValueError(f"it holds rows {rows.shape}, and transitions of this environment have {width} numbers")
         if not np.isfinite(rows).all() or not np.isin(origins[:, 3], (GOES_ON, TERMINATED, TRUNCATED)).all():
             raise ValueError("one of its transitions is not finite, or has no known ending")
@@ -784,15 +807,15 @@ def made(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
     return CLASSES[kind](**fields, **({"dtype": fields["low"].dtype.type} if kind == "Box" else {}))
 
 
-def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[TD3], None]]:
-    """Reads the attributes of a model, and what restores the rest once it is made."""
+def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the attributes of a model, and what it has learned: the state of a learner, or weights of theirs."""
     with meaningful(path):
         content = content_of(path, ".zip")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             is_ours = MODEL in archive.namelist()
-            data, restore = our_model(archive) if is_ours else their_model(archive, env, given)
+            data, learned = our_model(archive) if is_ours else their_model(archive, env, given)
         refuse_larger(data, len(content))
-        return {name: value for name, value in data.items() if name in SAVED}, restore
+        return {name: value for name, value in data.items() if name in SAVED}, learned
 
 
 def refuse_larger(data: dict[str, Any], size: int) -> None:
@@ -806,7 +829,7 @@ def refuse_larger(data: dict[str, Any], size: int) -> None:
             raise Refused(f"it says that it has {count} networks with layers of {hidden}, and is smaller than these")
 
 
-def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], Callable[[TD3], None]]:
+def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `write_model` has written."""
     description = unpacked(archive, MODEL, MOST_JSON_BYTES)
     arrays = safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))
@@ -814,16 +837,14 @@ def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], Callable[[TD3],
     if stored["format"] != FORMAT:
         raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
     data = to_fields(stored["model"])
-    data["train_freq"], learner = tuple(data.get("train_freq", (1, "step"))), data.pop("learner")
-    return data, lambda model: model._learner.restore(learner)
+    data["train_freq"] = tuple(data.get("train_freq", (1, "step")))
+    return data, to_fields(data.pop("learner"))
 
 
-def their_model(
-    archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], Callable[[TD3], None]]:
-    """What a zip of theirs holds: values in plain JSON, and tensors. Whatever is pickled in it is left alone."""
+def their_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a zip of theirs holds: values in plain JSON, and weights. Whatever is pickled in it is left alone."""
     fields = fields_in(unpacked(archive, "data", MOST_JSON_BYTES))
-    weights = tensors_in(archive, "policy.pth")
+    weights = weights_in(unpacked(archive, "policy.pth", MOST_BYTES))
     if any("features_extractor" in name for name in weights):
         raise Refused("it has a features extractor, which only stable_baselines3.TD3 has")
     if "actor.mu.0.weight" not in weights or "critic.qf0.0.weight" not in weights:
@@ -849,31 +870,18 @@ def their_model(
         if names:
             text = f"{', '.join(names)} are pickled in it, which is not read: give them to load() to train as before"
             warnings.warn(text, stacklevel=4)
-    optimisers = {owner: tensors_in(archive, f"{owner}.optimizer.pth")["state"] for owner in ("actor", "critic")}
-
-    def restore(model: TD3) -> None:
-        model.policy.load_state_dict(weights)
-        for owner, moments in optimisers.items():
-            stack, adam = (getattr(model._learner.agent, name) for name in (owner, f"{owner}_adam"))
-            for moment, their_name in ((adam.mean, "exp_avg"), (adam.square, "exp_avg_sq")):
-                for view, layer in zip(layers(stack, moment), sorted(moments), strict=False):
-                    view.copy_(moments[layer][their_name])
-            adam.steps.fill_(float(moments[0]["step"]) if moments else 0.0)
-        model._learner.updates = int(data.get("_n_updates", 0))
-
-    return data, restore
+    return data, weights
 
 
-def tensors_in(archive: zipfile.ZipFile, name: str) -> Any:
+def weights_in(content: bytes) -> dict[str, Any]:
     """Reads tensors, which alone torch reads anywhere in T3D; it refuses what would run code."""
-    content = unpacked(archive, name, MOST_BYTES)
     with zipfile.ZipFile(io.BytesIO(content)) as inner:
         if sum(record.file_size for record in inner.infolist()) > MOST_BYTES:
-            raise Refused(f"{name} says that it holds more than the limit of {MOST_BYTES:,} bytes")
+            raise Refused(f"its weights say that they are more than the limit of {MOST_BYTES:,} bytes")
     try:
         return to_fields(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     except Exception as error:  # whatever torch raises for what is not tensors by name
-        raise Refused(f"{name} holds more than tensors: torch does not read it ({type(error).__name__})") from None
+        raise Refused(f"its weights are more than tensors: torch does not read them ({type(error).__name__})") from None
 
 
 def their_actions(described: dict[str, Any], size: int) -> Any:

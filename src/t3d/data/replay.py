@@ -121,7 +121,8 @@ class Replay:
         return s, a, r.squeeze(-1), terminated.squeeze(-1), s2
 
     def _set_size(self) -> None:
-        send(self.size, np.array([min(added, self.capacity) for added in self.added], np.float64))
+        kept = [self.kept(member) for member in range(len(self.added))]
+        send(self.size, np.array([stop - first for first, stop in kept], np.float64))
 
 
 def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
