@@ -90,9 +90,9 @@ class Reused(DummyVecEnv):
     given: Any = None
 
     def _obs_from_buf(self) -> Any:
-        if self.given is None:
-            self.given = super()._obs_from_buf()
-        np.copyto(self.given, super()._obs_from_buf())
+        fresh: Any = super()._obs_from_buf()
+        self.given = fresh if self.given is None else self.given
+        self.given[:] = fresh
         return self.given
 
 
