@@ -107,7 +107,7 @@ def results(args: argparse.Namespace, study: Study) -> list[dict[str, Any]]:
     here, there = result_file(args, "", "").parent, args.docs / "lab" / "variants" / args.study
     read = []
     for task, name in product(study.tasks, study.variants):
-        folders = [here, there, *([there.parent / study.default_from] if name == "default" else [])]
+        folders = [here, there, *([there.parent / study.also_from] if study.also_from else [])]
         files = [path / f"{task}-{name}.json" for path in folders]
         read += [json.loads(file.read_text()) for file in files if file.exists()][:1]
     return read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 FOUR_TASKS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
+FIVE_TASKS = [*FOUR_TASKS, "Humanoid-v5"]
 
 
 def networks(kind: str, hidden: list[int]) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Study(NamedTuple):
     seeds: int = 5
     evaluations: int = 10  # of a training, besides the one before it
     tf32: bool = False
-    default_from: str = ""  # another study, which has trained the defaults as this one would
+    also_from: str = ""  # another study, which has trained variants of the same names as this one would
     beside_paper: bool = False  # shows the authors' curves, too
 
 
@@ -86,7 +87,7 @@ STUDIES = {
     "n-step": Study(["HalfCheetah-v5", "Hopper-v5"], {"1-step": {}, "3-step": {"replay": {"n_step": 3}}}),
     "screen": Study(["HalfCheetah-v5", "Walker2d-v5"], CHANGES),
     "finalists": Study(
-        FOUR_TASKS, {"default": {}, **FINALISTS}, 300_000, evaluations=6, tf32=True, default_from="presets"
+        FOUR_TASKS, {"default": {}, **FINALISTS}, 300_000, evaluations=6, tf32=True, also_from="presets"
     ),
     "plus": Study(
         FOUR_TASKS,
@@ -106,6 +107,14 @@ STUDIES = {
         tf32=True,
         beside_paper=True,
     ),
+    "family": Study(
+        FIVE_TASKS,
+        {"default": {}, "plus": {"preset": "plus"}, "td7": {"algo": "td7"}},
+        300_000,
+        evaluations=6,
+        tf32=True,
+    ),
+    "family-long": Study(["HalfCheetah-v5"], {"td7": {"algo": "td7"}}, 1_000_000, evaluations=20, tf32=True),
     "pixels-pendulum": Study(  # an action is repeated twice, as in the preset pixels
         ["Pendulum-v1"],
         {"states": {"preset": "quick", "env": {"action_repeat": 2}}, "pixels": PENDULUM_FROM_PIXELS},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from t3d.algo.engines.capture import Capture
 from t3d.algo.engines.verify import FixedBatch, exact_products, mismatch
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
-from t3d.algo.rules import TD3, Rule
+from t3d.algo.rules import TD3, TD7, Rule
 from t3d.algo.td3 import coefficients_of
-from t3d.config import RuleConfig, TD3Config
+from t3d.config import Config, RuleConfig, TD3Config, merge
+from t3d.data.memory import Memory
 from t3d.events import End, Note, Resumed, Start
 from t3d.store.checkpoint import newest
 from t3d.types import Batch, Draws
@@ -149,6 +150,39 @@ def test_blocks_and_rare_operations_are_the_updates_one_by_one() -> None:
         assert learner.updates == 510 and (made[-1]["limit"] < 1e6).all(), "a periodic operation has happened"
     for name, tensor in made[0].items():
         torch.testing.assert_close(made[1][name], tensor, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("rest", [[], [1], [0, 2]])
+def test_members_rest_in_graphs_too(rest: list[int]) -> None:
+    """With sampling by errors in the graph: who rests stays as it is to the last bit, others learn what they would."""
+    changes = {
+        "algo": "td7",
+        "seeds": [3, 1, 4],
+        "total_steps": 600,
+        "random_steps": 0,
+        "td7": asdict(settings_for("td7", CFG)),
+    }
+    cfg, made = merge(Config(), changes), []
+    for engine in ("eager", "capture"):
+        memory = Memory(SPEC, cfg, "cuda")
+        memory.replay.rows.copy_(torch.rand(memory.replay.rows.shape, generator=torch.Generator().manual_seed(1)))
+        memory.replay.set_added([600] * 3)
+        memory.sampler.added(*((member, 0, 600) for member in range(3)))
+        learner = Learner(SPEC, cfg.td7, cfg.seeds, "cuda", engine=engine, rule=TD7, source=memory)
+        with exact_products():
+            if engine == "capture":
+                learner.prepare()
+            learner.run(20)
+            before = {name: tensor.clone() for name, tensor in named_tensors(learner.agent)}
+            learner.run(300, rest)
+        for name, tensor in named_tensors(learner.agent):
+            stacks = zip(tensor.view(3, -1), before[name].view(3, -1), strict=True) if tensor.ndim else ()
+            still = [m for m, (now, then) in enumerate(stacks) if torch.equal(now, then)]
+            assert not tensor.ndim or {*rest} <= {*still}, name
+        assert learner.made == [20 if member in rest else 320 for member in range(3)]
+        made.append({"critic": learner.agent.critic.flat.clone(), "f": learner.agent.f.flat.clone()})
+    for name, tensor in made[0].items():
+        torch.testing.assert_close(made[1][name], tensor, rtol=1e-2, atol=1e-2)
 
 
 def test_a_coefficient_that_moves_is_followed_and_members_have_their_own() -> None:
