@@ -41,7 +41,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN, get_actor_critic_arch
@@ -257,11 +257,11 @@ class TD3(stable_baselines3.TD3):
     ) -> TD3:
         """Loads what `save` has written, or a zip of theirs, of which nothing is unpickled."""
         given = {**(custom_objects or {}), **kwargs}
+        env = env if env is None else cls._wrap_env(env, given.get("verbose", 0))
         data, learned = read_model(path, env, given)
         if kwargs.get("policy_kwargs", data["policy_kwargs"]) != data["policy_kwargs"]:
             raise ValueError(f"the policy_kwargs in it are {data['policy_kwargs']}, and others were given")
         if env is not None:
-            env = cls._wrap_env(env, given.get("verbose", 0))
             check_for_correct_spaces(env, data["observation_space"], data["action_space"])
             data |= {"n_envs": env.num_envs} | ({"_last_obs": None} if force_reset else {})
         run_folder = kwargs.pop("run_folder", None)
@@ -617,8 +617,7 @@ def evaluations_in(callback: Any) -> Iterator[EvalCallback]:
     """The EvalCallbacks in a callback, however deep."""
     if isinstance(callback, EvalCallback):
         yield callback
-    inner = callback.callbacks if isinstance(callback, CallbackList) else [getattr(callback, "callback", None)]
-    for each in inner:
+    for each in [*getattr(callback, "callbacks", []), getattr(callback, "callback", None)]:
         if isinstance(each, BaseCallback):
             yield from evaluations_in(each)
 
@@ -784,9 +783,7 @@ def write_model(path: Any, data: dict[str, Any]) -> None:
             return {MADE: "array", "name": str(len(arrays) - 1)}
         if isinstance(value, type):
             return {MADE: "class", "name": value.__name__}
-        return (
-            value.item() if isinstance(value, np.generic) else dict(value) if isinstance(value, Mapping) else str(value)
-        )
+        return str(value) if isinstance(value, Path) else value.item()  # of a number of NumPy
 
     text, content = json.dumps({"format": FORMAT, "model": data}, default=described), io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
@@ -863,9 +860,8 @@ def their_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) ->
         data["observation_space"] = spaces.Box(-np.inf, np.inf, (shapes["actor.mu.0.weight"][1],))
         data["action_space"] = their_actions(to_fields(fields["action_space"]), actor[-1])
     else:
-        wrapped = TD3._wrap_env(env)
-        data |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
-        data["policy_class"] = MultiInputPolicy if isinstance(wrapped.observation_space, spaces.Dict) else MlpPolicy
+        data |= {"observation_space": env.observation_space, "action_space": env.action_space}
+        data["policy_class"] = MultiInputPolicy if isinstance(env.observation_space, spaces.Dict) else MlpPolicy
         names = [name for name in ("learning_rate", "train_freq", "action_noise") if name not in {**data, **given}]
         if names:
             text = f"{', '.join(names)} are pickled in it, which is not read: give them to load() to train as before"
