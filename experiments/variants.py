@@ -3,7 +3,8 @@
 Each training has several seeds side by side, in a process of its own, and leaves a file docs/lab/variants/STUDY/*.json
 with every evaluation, the speed, the machine and the versions. One that has such a file is skipped, one that was
 stopped continues from its checkpoint, and one that fails is reported while the others go on: repeating the command
-finishes the study. One training leaves a GPU idle much of the time, so `--jobs N` runs N at once:
+finishes the study. One training leaves a GPU idle much of the time, so `--jobs N` runs N at once; with `--together`
+they are threads of one process, because kernels of several processes take turns:
 
     python experiments/variants.py screen --jobs 5 --actors local:15 --budget 540
     python experiments/variants.py screen --draw        # the table in docs/lab/ablations.md and the pictures
@@ -18,11 +19,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from contextlib import nullcontext
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import variants_report
 from common import machine, train_or_resume
 from variants_studies import STUDIES, Study
@@ -30,6 +33,8 @@ from variants_studies import STUDIES, Study
 import t3d
 from t3d.events import End, Resumed, Start, Update
 from t3d.store.reader import open_run
+
+BUILDING = threading.Lock()  # compiling is not for several threads at once
 
 
 def main() -> None:
@@ -41,6 +46,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--random-steps", type=int, help="for a short try")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--together", action="store_true", help="in threads of this process, each with a CUDA stream")
     parser.add_argument("--actors", default="local:15", help="of all these trainings together; chosen for 16 cores")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="no training runs longer")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of results, page and pictures")
@@ -76,18 +82,37 @@ def train_all(args: argparse.Namespace, study: Study) -> None:
         left, needed = deadline - time.monotonic(), expected_seconds(args, study, *pair)
         if left <= 0 or left < needed <= args.budget:  # one that never fits is trained in several goes
             return f"not started: {max(left, 0):.0f} s are left, and it needs about {needed:.0f} s"
-        file, log = result_file(args, *pair), args.runs / args.study / f"{'-'.join(pair)}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        extra = ["--train", *pair, "--actors", share, "--budget", str(left)]
-        with log.open("ab") as output:
-            command = [sys.executable, __file__, *sys.argv[1:], *extra]
-            code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-        if code:
-            return f"FAILED with exit code {code}: {' | '.join(log.read_text(errors='replace').splitlines()[-3:])}"
+        problem = (in_thread if args.together else in_process)(args, study, pair, share, left)
+        if problem:
+            return f"FAILED {problem}"
+        file = result_file(args, *pair)
         return f"finished in {json.loads(file.read_text())['seconds']:.0f} s" if file.exists() else "to be continued"
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda pair: print(f"{', '.join(pair)}: {outcome(pair)}", flush=True), waiting))
+
+
+def in_process(args: argparse.Namespace, study: Study, pair: tuple[str, str], actors: str, budget: float) -> str:
+    """Trains in a process of its own; returns what went wrong, if anything did."""
+    log = args.runs / args.study / f"{'-'.join(pair)}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    extra = ["--train", *pair, "--actors", actors, "--budget", str(budget)]
+    with log.open("ab") as output:
+        command = [sys.executable, __file__, *sys.argv[1:], *extra]
+        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+    return f"with exit code {code}: {' | '.join(log.read_text(errors='replace').splitlines()[-3:])}" if code else ""
+
+
+def in_thread(args: argparse.Namespace, study: Study, pair: tuple[str, str], actors: str, budget: float) -> str:
+    """Trains in this thread, beside others that use the GPU at the same time; returns what went wrong, if anything."""
+    own_stream = torch.cuda.stream(torch.cuda.Stream()) if torch.cuda.is_available() else nullcontext()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = study.tf32  # each run puts it back to it
+    try:
+        with own_stream:
+            train(argparse.Namespace(**{**vars(args), "actors": actors, "budget": budget}), study, *pair)
+    except Exception as error:
+        return f"with {error!r}"
+    return ""
 
 
 def expected_seconds(args: argparse.Namespace, study: Study, task: str, name: str) -> float:
@@ -118,7 +143,7 @@ def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
     root, settings = args.runs / args.study, study.variants[name]
     changes: dict[str, Any] = {
         "env": {"id": task},
-        "seeds": list(range(study.seeds)),
+        "seeds": list(range(study.first_seed, study.first_seed + study.seeds)),
         "total_steps": study.steps,
         "actors": args.actors,
         "tf32": study.tf32,
@@ -135,7 +160,10 @@ def train(args: argparse.Namespace, study: Study, task: str, name: str) -> None:
     timer.daemon = True
     timer.start()
     speeds: list[float] = []
-    for event in train_or_resume(cfg, stop=stop):
+    events = train_or_resume(cfg, stop=stop)
+    with BUILDING:
+        first = next(events)
+    for event in chain([first], events):
         if isinstance(event, Start | Resumed):
             start = event
         if isinstance(event, Update):

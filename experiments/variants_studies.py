@@ -48,6 +48,26 @@ FINALISTS = {  # what the screen and the sweep in docs/lab/learning.md found, an
 }
 
 
+TD7: dict[str, Any] = {"algo": "td7"}
+PLUS: dict[str, Any] = {"preset": "plus"}
+CATEGORICAL: dict[str, Any] = {"critic_loss": "categorical"}
+PENALTY: dict[str, Any] = {"pre_activation_penalty": 1e-3}
+THREE: dict[str, Any] = {**PLUS, "replay": {"n_step": 3}, "scale_rewards": True}
+STRONG = {  # candidates, one change each to TD7, and three of plus: docs/lab/strong.md
+    "td7": TD7,
+    "td7-n-step-3": {**TD7, "replay": {"n_step": 3}},
+    "td7-early": {**TD7, "random_steps": 10_000},
+    "td7-pink": {**TD7, "noise": {"kind": "pink"}},
+    "td7-fast-critics": {**TD7, "td7": {"critic_lr": 1e-3}},
+    "td7-wide-critics": {**TD7, "td7": {"critic_hidden": [512, 512]}},
+    "td7-normalised": {**TD7, "normalise_observations": True},
+    "td7-two-updates": {**TD7, "updates_per_step": 2.0},
+    "plus-n-step-3": {**PLUS, "replay": {"n_step": 3}},
+    "plus-all-three": {**THREE, "td3": CATEGORICAL},
+    "plus-all-three-penalty": {**THREE, "td3": {**CATEGORICAL, **PENALTY}},
+}
+
+
 # Chosen after tries on a CPU with images of 32 pixels: docs/lab/learning.md
 PENDULUM_FROM_PIXELS: dict[str, Any] = {
     "preset": "pixels",
@@ -67,6 +87,7 @@ class Study(NamedTuple):
     variants: dict[str, dict[str, Any]]
     steps: int = 100_000
     seeds: int = 5
+    first_seed: int = 0
     evaluations: int = 10  # of a training, besides the one before it
     tf32: bool = False
     also_from: str = ""  # another study, which has trained variants of the same names as this one would
@@ -115,6 +136,15 @@ STUDIES = {
         tf32=True,
     ),
     "family-long": Study(["HalfCheetah-v5"], {"td7": {"algo": "td7"}}, 1_000_000, evaluations=20, tf32=True),
+    "strong-choice": Study(
+        ["HalfCheetah-v5", "Hopper-v5", "Humanoid-v5"],
+        STRONG,
+        150_000,
+        seeds=3,
+        first_seed=100,
+        evaluations=6,
+        tf32=True,
+    ),
     "pixels-pendulum": Study(  # an action is repeated twice, as in the preset pixels
         ["Pendulum-v1"],
         {"states": {"preset": "quick", "env": {"action_repeat": 2}}, "pixels": PENDULUM_FROM_PIXELS},

@@ -15,9 +15,12 @@ import t3d
 from run_folders import events_of, run, weights
 from t3d.actors.governor import Governor
 from t3d.actors.inline import InlineCollector, NoEvaluator
+from t3d.actors.protocols import Collected
+from t3d.algo.rules import RULES
 from t3d.config import Config
 from t3d.errors import UserError
 from t3d.events import End, EpisodeEnd, Start, Update
+from t3d.policy.acting import PolicySnapshot
 from t3d.run.stepped import SteppedRun
 from t3d.world.make import env_factory
 
@@ -80,6 +83,43 @@ def test_a_governor_may_call_for_other_updates(tmp_path: Path) -> None:
         for _ in range(10):
             advance_to(ours, ours.parts.learner.updates + 1)
             assert Fraction(ours.parts.counters.step, 7) == ours.parts.learner.updates
+
+
+class NoCollector(InlineCollector):
+    """Collects nothing: each poll is a step of every member, and with it an update is due."""
+
+    def poll(self) -> Collected:
+        return Collected([], [], [], [1] * len(self.member_actors))
+
+
+class Submissions(NoEvaluator):
+    def __init__(self) -> None:
+        self.submitted: list[tuple[int, int]] = []
+
+    def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
+        self.submitted.append((step, snapshot.updates))
+        return True
+
+
+@pytest.mark.parametrize("algo", ["td3", "td7"])
+def test_where_nobody_acts_the_clock_is_of_updates(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "td7", RULES["td7"]._replace(hearing=None))  # as there are no episodes to hear
+    sizes = {"batch_size": 8, "embedding": 6, "encoder_hidden": 7, "actor_hidden": [9], "critic_hidden": [8]}
+    other = {"td3": vars(Config().td3), "td7": sizes} if algo == "td7" else {}
+    schedules = {"eval": {"every_steps": 100}, "log": {"every_steps": 25}}
+    cfg = helpers.small_config(algo=algo, random_steps=0, seeds=[0, 1], **schedules, **other)
+    data, evaluator = InlineCollector(cfg, env_factory(cfg.env)), Submissions()
+    ours = SteppedRun(cfg, NoCollector(cfg, env_factory(cfg.env)), evaluator, "PendulumEnv")
+    with closing(ours):
+        ours.begin(300)
+        data.publish(ours.parts.learner.snapshot(ours.parts.learner.acting))
+        ours.parts.memory.carry(rollout for _ in range(250) for rollout in data.poll().rollouts)
+        updates = [event for event in advance_to(ours, 250) if isinstance(event, Update)]
+        assert ours.parts.memory.added == [250, 250] and ours.parts.steps == [250, 250]
+    assert evaluator.submitted == [(0, 0), (100, 100), (200, 200)]
+    reported = [event.step for event in updates if event.member == 0]
+    assert reported == [step + step % 2 for step in range(25, 251, 25)]  # the next update that moves the actor
+    assert all(event.updates == event.step for event in updates)
 
 
 def test_rates_are_set_while_it_stands_still() -> None:

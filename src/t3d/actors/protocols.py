@@ -6,7 +6,7 @@ tests/actors/test_contract.py lists the implementations and holds each to this.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ class Collected(NamedTuple):
     rollouts: list[Rollout]  # at most one for each member
     news: list[ActorNews]  # of actor processes
     diverged: list[tuple[int, str]]  # members whose policy gave an action that is not finite, and which
+    steps: Sequence[int] = ()  # of each member, without rows: where nobody acts, the steps that the run counts by
 
 
 class Evaluated(NamedTuple):

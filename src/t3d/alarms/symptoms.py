@@ -124,7 +124,7 @@ def overestimation(event: Diagnosed, history: History, _: Config, rule: RuleConf
     more = (rule.critics < MANY_CRITICS, f"more critics, --{rule.prefix}critics {MANY_CRITICS}")
     advice = _options((True, _lower_rates(rule, ["critic"])), more) + "."
     if rule.critics == 1:
-        advice = f"two critics, --{rule.prefix}critics 2: TD3 takes the smaller of their values, which prevents this."
+        advice = f"two critics, --{rule.prefix}critics 2: the smaller of their values counts, which prevents this."
     elif getattr(rule, "aggregate", "min") != "min":
         advice = f"the smallest of the critics' values, --{rule.prefix}aggregate min."
     return Finding(

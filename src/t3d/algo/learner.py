@@ -24,7 +24,7 @@ from t3d.random_streams import Streams, open_streams
 from t3d.tensors import put
 from t3d.types import Batch, EpisodeResult, Source, State
 
-RATES = ("actor_lr", "critic_lr")
+RATE = "_lr"  # how names of learning rates end
 
 
 class Learner:
@@ -49,7 +49,7 @@ class Learner:
         self.coefficients = rule.coefficients(cfg) if coefficients is None else coefficients
         self.phases = list(rule.phases(cfg))
         self.updates, self._rests = 0, rests
-        self.made = [0] * len(seeds)  # updates of each member, if the rule hears episodes; otherwise not counted
+        self.made = [0] * len(seeds)  # updates of each member; those of one that rested are fewer
         self.rates: dict[str, float] = {}  # those that were set since the run began
         self._engine_kind = ENGINES[engine]
         self.engine = self._engine_kind.create(rule, self.agent, cfg, self.coefficients)
@@ -85,37 +85,19 @@ class Learner:
 
         Members that rest stay as they are; their part of the trace is of an update that was taken back.
         """
-        end = self.updates + n
-        if self.rule.hearing is not None:
-            return self._run_apart(end, [member for member in range(self.members) if member not in rest])
+        end, awake = self.updates + n, [member for member in range(self.members) if member not in rest]
         while self.updates < end:
             cycle, periodic = self._cycle
-            until = [operation.every - self.updates % operation.every for operation in periodic]
+            until = [operation.every - self.made[m] % operation.every for operation in periodic for m in awake]
             until += [self._rests - self.updates] if self.updates < self._rests else []
             count = min([end - self.updates, *until])
             phases = [cycle[number % len(cycle)] for number in range(self.updates, self.updates + count)]
-            trace = self.engine.run(phases, self.source, self.draw)
-            self.updates += count
-            for operation in periodic:
-                if self.updates % operation.every == 0:
-                    operation.run(self.agent, self.cfg)
-                    operation.tells(self.source, range(self.members))
-        return trace
-
-    def _run_apart(self, end: int, awake: Sequence[int]) -> Any:
-        """Updates members that count for themselves, because some have rested; their phases are the same."""
-        while self.updates < end:
-            until = [
-                operation.every - self.made[m] % operation.every for operation in self.rule.periodic for m in awake
-            ]
-            count = min([end - self.updates, *until])
-            phases = [self.phases[number % len(self.phases)] for number in range(self.updates, self.updates + count)]
             with self._kept_but(awake, self.source, *self._streams.values()):
                 trace = self.engine.run(phases, self.source, self.draw)
             self.updates += count
             for member in awake:
                 self.made[member] += count
-            for operation in self.rule.periodic:
+            for operation in periodic:
                 if due := [member for member in awake if self.made[member] % operation.every == 0]:
                     with self._kept_but(due):
                         operation.run(self.agent, self.cfg)
@@ -163,13 +145,13 @@ class Learner:
     def update(self, batch: Batch, draws: Any) -> Any:
         """Performs one update on what is handed in, without periodic operations."""
         phase = self._cycle[0][self.updates % len(self.phases)]
-        self.updates += 1
+        self.updates, self.made = self.updates + 1, [count + 1 for count in self.made]
         return self.engine.update(batch, draws, phase)
 
     def set_rates(self, **rates: float) -> None:
         """Sets learning rates for all members from the next update on, by name, e.g. actor_lr=1e-4."""
         for name in rates:
-            if name not in RATES or name not in self.coefficients._fields:
+            if not name.endswith(RATE) or name not in self.coefficients._fields:
                 raise UserError(f"the rule of this run has no learning rate {name} that can be set")
         replace(self.cfg, **rates)  # type: ignore[arg-type]  # raises if one is out of its range
         self.rates |= rates
@@ -220,9 +202,8 @@ class Learner:
         for name, stream in self._streams.items():
             stream.restore(state[name])
         self.updates = to_count(state["updates"])
-        if self.rule.hearing:
-            made = zip(self.made, state["made"].tolist(), strict=True)
-            self.made = [to_count(count) for _, count in made]
+        made = state["made"].tolist() if self.rule.hearing else [self.updates] * self.members
+        self.made = [to_count(count) for _, count in zip(self.made, made, strict=True)]
         if rates := to_fields(state.get("rates", {})):
             self.set_rates(**{name: to_number(rate) for name, rate in rates.items()})
 

@@ -18,7 +18,7 @@ from t3d.files import followed, readable
 from t3d.insight.best_member import factory_of, fresh_episodes, known_choice, play, play_choice, save_played
 from t3d.insight.statistics import Interval, estimate, mean, rate_interval
 from t3d.insight.wording import metrics_text, number_text
-from t3d.modules import find_again
+from t3d.modules import find_again, is_own
 from t3d.policy.acting import SavedPolicy
 from t3d.policy.files import read_policy
 from t3d.ship.export import Exported, export_policy, refuse_own_network, refuse_place
@@ -180,7 +180,8 @@ def export(
     run: Run, kind: Literal["onnx", "c"], out: str | Path | None, member: Member | None = None, which: Which = "best"
 ) -> Exported:
     """Writes a policy as one file; without a member, the one that did best as far as the folder says."""
-    refuse_own_network(run.cfg.actor_network)
+    if is_own(run.cfg.actor_network):  # which is not imported for this
+        refuse_own_network(run.cfg.actor_network)
     refuse_place(out := Path(out or run.path / f"policy.{kind}"))
     member = member or recorded_best(run)
     policy = run.policy(member, which)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from t3d.config import Config, flat, merge_named
+from t3d.config import Config, NoiseConfig, flat, merge_named
 from t3d.config.fields import settings_where
-from t3d.config.sweeps import ENV_ARGS, noun, short, swept
+from t3d.config.sweeps import ENV_ARGS, noun, swept
 from t3d.errors import UserError, did_you_mean
 from t3d.policy.observations import numbers
 from t3d.world.batch import open_batch
@@ -19,7 +19,6 @@ from t3d.world.factory import checked_factory
 from t3d.world.guard import EnvFactory
 from t3d.world.make import env_factory
 
-LIVE = settings_where(Config, lambda about: about.get("live", False))  # may be changed while a run trains
 NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 
 
@@ -35,7 +34,12 @@ def own_numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 def live_settings(cfg: Config, make_env: EnvFactory | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by their full names, converted and checked; raises if one cannot be changed in this run."""
-    full_names = {short(name): name if cfg.reads(name) else f"{cfg.section}.{short(name)}" for name in LIVE}
+    sections = {cfg.section: type(cfg.settings_of()), "noise": NoiseConfig}
+    full_names = {
+        name: f"{section}.{name}"
+        for section, kind in sections.items()
+        for name in settings_where(kind, lambda about: about.get("live", False))
+    }
     given = {name: value for name, value in settings.items() if name != "env_args"}
     for name in given:
         if name not in (*full_names, *full_names.values()):

@@ -53,7 +53,7 @@ COMMANDS = {
     "export": Command("export RUN", "write a run's best policy as one ONNX or C file"),
     "serve": Command("serve FILE", "serve a policy over HTTP and WebSocket"),
     "explain": Command(
-        "explain RUN|ENV", "take one real update apart into the fifteen steps of TD3", "typed", "t3d.app.pages:explain"
+        "explain RUN|ENV", "take one real update apart into the steps of the paper", "typed", "t3d.app.pages:explain"
     ),
     "report": Command(
         "report RUN...", "write one HTML file about runs, to keep, mail or print", "", "t3d.app.pages:report"
@@ -73,7 +73,7 @@ def help_text() -> str:
     """Returns what `t3d --help` prints."""
     rows = "\n".join(f"  {command.usage:<24}{command.about}" for command in COMMANDS.values())
     return (
-        f"usage: t3d COMMAND [options]\n\nT3D trains TD3 policies for continuous control.\n\n{rows}\n\n"
+        f"usage: t3d COMMAND [options]\n\nT3D trains policies for continuous control: TD3 and TD7.\n\n{rows}\n\n"
         "  t3d COMMAND --help      show all options of a command\n"
         "  t3d --version           show the version\n\n"
         "example: t3d train Pendulum-v1 --preset quick"

@@ -41,7 +41,7 @@ INDENT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainArgs(RootFlag):
-    """Explain one real update of TD3 in fifteen steps, with its numbers, here and as a page (explain.html).
+    """Explain one real update in the steps of the paper, with its numbers, here and as a page (explain.html).
 
     With --claim, train the small comparison that shows a claim of the paper, and draw the picture.
     """

@@ -153,6 +153,10 @@ def print_results(run: Run, end: End, console: PlainConsole) -> None:
         pink = "" if run.cfg.noise.kind == "pink" else "; first try --noise.kind pink --noise.exploration-noise 0.3"
         advice = f'See "When it does not learn" in docs/own-environment.md{pink}'
         console.print(labelled(verdict, "yellow", advice), soft_wrap=True)
+    cfg = run.cfg
+    if cfg.algo != "td3" and not end.updates and end.step > cfg.steps_before_learning and cfg.updates_per_step:
+        why = f"{cfg.rule_title} learns when an episode ends that began after {cfg.steps_before_learning:,} steps"
+        console.print(labelled("  No update was made:", "yellow", f"{why}, and none has"), soft_wrap=True)
 
 
 def _print_in_short(run: Run, end: End, member: Member, console: PlainConsole) -> None:
@@ -259,7 +263,9 @@ def _print_next_commands(run: Run, end: End, member: Member, console: PlainConso
         settings = shlex.quote(display_path(run.path / "config.toml"))
         commands[f"t3d train --config {settings} --seeds 0 1 2"] = "train three seeds at once with the same settings"
     if run.cfg.env.id == "Pendulum-v1" and not alarmed:
-        commands["t3d train HalfCheetah-v5"] = "train on a harder task (an hour or two on two cores)"
+        algo = "" if run.cfg.algo == "td3" else f" --algo {shlex.quote(run.cfg.algo)}"
+        hours = "" if algo else " (an hour or two on two cores)"
+        commands[f"t3d train HalfCheetah-v5{algo}"] = f"train on a harder task{hours}"
     else:
         commands[f"t3d plot {path}"] = "plot the curve again; docs/metrics.md explains the other metrics"
     shown_by = [SHOWN_BY[name] for name in run.cfg.sinks if name in written_for(run.path)]

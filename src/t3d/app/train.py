@@ -52,7 +52,7 @@ Args = TypeVar("Args", bound=ConfigArgs)
 
 @dataclass(frozen=True, kw_only=True)
 class TrainArgs(ShowFlags, ConfigArgs):
-    """Train TD3 on ENV: a Gymnasium id, dm:domain-task, module:id, or module:callable for your own environment.
+    """Train a policy on ENV: a Gymnasium id, dm:domain-task, module:id, or module:callable for your own environment.
 
     Settings come from the defaults, then the preset, then --config, then the flags below.
     """
@@ -168,6 +168,9 @@ def parse_settings(arguments: list[str], kind: type[Args], prog: str) -> Args:
     tables: dict[str, Any] = {"env": {"args": {}, "schedule": {}}, "eval": {"args": {}, "sets": {}}}
     args, envs = _read(merge(base, tables), arguments, kind, prog)  # flags go on top of the file's
     given = {word.partition("=")[0].replace("_", "-") for word in arguments if is_flag(word)}
+    for flag in sorted(given):
+        if not args.cfg.reads(flag.removeprefix("--")):
+            raise UserError(f"{flag} is not used: the settings of {args.cfg.algo} are called {args.cfg.section}.NAME")
     for name in swept(args.cfg.members):
         swept_flag = f"--{name.replace('_', '-')}"
         if swept_flag in given or name.removeprefix(ENV_ARGS) in args.cfg.env.args:  # those of presets and files lose

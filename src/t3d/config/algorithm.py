@@ -111,7 +111,7 @@ class TD3Config(RuleConfig, prefix="td3."):
 class TD7Config(RuleConfig, prefix="td7."):
     """TD7. Defaults are the paper's."""
 
-    encoder_lr: float = setting(3e-4, between=(0, 1), sweep=True, extreme=1e-2)
+    encoder_lr: float = setting(3e-4, between=(0, 1), sweep=True, live=True, extreme=1e-2)
     """Adam's learning rate for the encoder of states and actions."""
     embedding: int = setting(256, between=(1, 65_536), extreme=12, must_fit=True)
     """Size of the embeddings of a state, and of a state with an action."""

@@ -58,7 +58,8 @@ def our_names(theirs: str, known: Collection[str]) -> list[str]:
     """Returns our settings for another library's name, or for one of ours in another section, if all are known here."""
     last = _last(theirs)
     same = [name for name in known if name.rpartition(".")[2] == last and not name.startswith("td7.")]
-    names = OTHER_NAMES.get(last) or (same if len(same) == 1 else [])
+    is_known = theirs.startswith("td7.")  # and so no name of others
+    names = [] if is_known else OTHER_NAMES.get(last) or (same if len(same) == 1 else [])
     return names if all(name.partition("=")[0] in known for name in names) else []
 
 

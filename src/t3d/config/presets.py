@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
+from t3d.config.algorithm import TD3Config
 from t3d.config.merging import merge
 from t3d.config.settings import Config
 from t3d.errors import UserError, did_you_mean
@@ -123,7 +124,9 @@ def families() -> list[Family]:
 
 
 def better_preset(cfg: Config) -> str:
-    """Says which preset is known to suit the environment better than the run's; empty if none is."""
+    """Says which preset is known to suit the environment better than the run's, or what of the run's does not apply."""
+    if cfg.section != "td3" and preset(cfg.preset).td3 != TD3Config():
+        return f"preset {cfg.preset} says nothing about {cfg.rule_title}: its td3 settings do not apply"
     name = cfg.env.id.rpartition("-v")[0] or cfg.env.id
     for ids, suited, because in families():
         if name in ids and cfg.preset != suited and cfg.algo == "td3" and not cfg.env.pixels:

@@ -116,7 +116,7 @@ def run_config(library: Library, request: Request) -> dict[str, Any]:
 
 
 def run_steps(library: Library, request: Request) -> dict[str, Any]:
-    """Returns the fifteen steps of one member, the first unless named, with the numbers of its newest report."""
+    """Returns the steps of one member, the first unless named, with the numbers of its newest report."""
     columns, _ = library.columns(request.path_params["name"])
     with columns.lock:
         run, query = Run(columns.path, columns.cfg, {member: [] for member in columns.members}), request.query_params

@@ -1,4 +1,4 @@
-"""One update in fifteen steps as a page, with pictures of some steps."""
+"""One update in its steps as a page, with pictures of some steps."""
 
 from __future__ import annotations
 

@@ -267,10 +267,7 @@ def project(encoder: Encoder, parameters: Sequence[Any], x: Any, ops: Operations
 
 def embed(parameters: Sequence[Any], x: Any, ops: Operations) -> Any:
     """TD7's encoder of states: a perceptron with ELU, whose outputs are divided by their mean size."""
-    *hidden, weight, bias = parameters
-    for start in range(0, len(hidden), 2):
-        x = ops.elu(ops.linear(x, *hidden[start : start + 2]))
-    return ops.avg_l1_norm(ops.linear(x, weight, bias))
+    return ops.avg_l1_norm(mlp(parameters, x, ops._replace(activate=ops.elu)))
 
 
 def beside_layout(sizes: tuple[int, ...]) -> list[Parameter]:

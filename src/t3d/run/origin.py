@@ -118,6 +118,8 @@ def _of_policy(cfg: Config, path: Path) -> Origin:
         raise UserError(f"{path} is one policy, and {given[0]} is for runs and checkpoints; leave it out")
     policy = read_policy(path, own_network(cfg.actor_network))
     (_, network, actor, scaling), about, statistics = policy.snapshot, policy.about, {}
+    if cfg.algo == "td7" or network.name == "embedding":
+        raise UserError(f"{path} is one actor, and TD7 starts with its encoders and critics, too; name a run of TD7")
     known = {"network": network.name, "hidden": network.sizes[1:-1], "activation": network.activation}
     known = {f"td3.actor_{name}": value for name, value in known.items()}
     _refuse_unlike(path, {**known, "normalise_observations": scaling is not None}, cfg)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from t3d.actors.protocols import Collected, Collector, Evaluator
-from t3d.algo.learner import RATES, Learner
+from t3d.algo.learner import RATE, Learner
 from t3d.config import Config, merge_named, to_dict
 from t3d.config.sweeps import noun, short
 from t3d.data.memory import Memory, bytes_needed
@@ -115,7 +115,7 @@ class Parts:
         """Changes settings from here on; a checkpoint holds them beside those that the run was started with."""
         self.changed |= values
         self.collector.use(merge_named(self.cfg, self.changed))
-        self.learner.set_rates(**{short(name): rate for name, rate in values.items() if short(name) in RATES})
+        self.learner.set_rates(**{short(name): rate for name, rate in values.items() if name.endswith(RATE)})
 
     def stop(self, member: int, why: str) -> SeedStopped:
         self.stopped[member] = why
@@ -129,6 +129,8 @@ class Parts:
     def take(self, collected: Collected) -> None:
         """Stores and counts what a collector has returned, and lets the rule hear of the episodes that ended."""
         self.memory.add(*collected.rollouts)
+        for member, steps in enumerate(collected.steps):
+            self.steps[member] += steps
         for rollout in collected.rollouts:
             self.steps[rollout.member] += len(rollout.rows)
             for episode in rollout.episodes:

@@ -125,7 +125,7 @@ def recorded(step: Callable[[Hashable], Any], blocks: Sequence[tuple[Hashable, .
     graphs: Graphs = {}
     for phases in blocks:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # whatever other threads do on the GPU
             for phase in phases:
                 result = step(phase)
         graphs[phases] = graph, result

@@ -14,7 +14,7 @@ import { videosTab } from "./videos.js";
 
 const TABS = { // each is made with the run's name and a way to say what failed; has an element, update(run), which may throw, and perhaps goTo(chart)
   curves: { title: "Curves", make: curvesTab },
-  steps: { title: "Fifteen steps", make: stepsTab },
+  steps: { title: "Steps", make: stepsTab },
   videos: { title: "Videos", make: videosTab },
   config: { title: "Configuration", make: configTab },
   journal: { title: "Journal", make: journalTab },

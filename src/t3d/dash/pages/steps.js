@@ -1,4 +1,4 @@
-// The fifteen steps of TD3, each with the numbers that the newest reported update gave it.
+// The steps of the algorithm, each with the numbers that the newest reported update gave it.
 
 import { get, runAddress } from "./api.js";
 import { choice, count, el, figure, said, setOptions, table } from "./dom.js";
