@@ -17,8 +17,8 @@ check_installed("t3d.sb3", ["stable_baselines3"], "sb3")
 
 import copy
 import io
+import json
 import math
-import os
 import re
 import signal
 import threading
@@ -26,12 +26,12 @@ import warnings
 import weakref
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -41,7 +41,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN, get_actor_critic_arch
@@ -52,14 +52,15 @@ from torch import Tensor, nn
 
 from t3d.actors.governor import Governor
 from t3d.actors.inline import NoEvaluator
-from t3d.actors.protocols import Collected, Evaluated
+from t3d.actors.protocols import Collected
 from t3d.algo.networks import Stack
 from t3d.config import Config, TD3Config, merge
 from t3d.config.metrics import SUCCESS
 from t3d.config.networks import actor_architecture, critic_architecture
-from t3d.data.scaling import Normaliser, RewardScaler
+from t3d.data.replay import joined
+from t3d.data.scaling import Normaliser
 from t3d.events import Alarm, Note, Update
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_fields, to_json
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_count, to_fields
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.observations import flatten_batch, number
 from t3d.policy.spec import Floats, Spec
@@ -107,13 +108,14 @@ class TD3(stable_baselines3.TD3):
         seed = int(np.random.randint(2**31)) if self.seed is None else int(self.seed)  # noqa: NPY002 (theirs)
         self._fixed, env_name = fixed_settings(self), name_of(self.env)
         cfg = config_of(self, networks_of(self.policy, spec), seed, env_name)
-        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs), CallbackEvaluations()
+        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs), NoEvaluator()
         self._run = SteppedRun(cfg, self._collector, self._evaluator, env_name)
         self._run.notes += [NO_NOISE] if self.action_noise is None else []
         weakref.finalize(self, self._run.close)
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
-        self._wanted, self._losses, self._listened = Wanted(cfg), dict[str, Any](), list[Listened]()
+        self._wanted, self._losses, self._evaluating = Wanted(cfg), dict[str, Any](), dict[EvalCallback, int]()
         self._scaled_by: Any = None
+        self._interrupted = False
         share(self.policy, self._learner.agent)
         self.replay_buffer = ReplayView(self, self._memory)
 
@@ -132,30 +134,30 @@ class TD3(stable_baselines3.TD3):
             self._wanted.updates_wanted = self._learner.updates
             self._run.begin(whole(total), self._kept_in, self._wanted)
             self._advance(lambda: self._collector.policy is not None)
-        evaluating = enumerate(evaluations_in(callback))
-        self._listened = [Listened(each, f"{self._run.path}/evaluations-{number}") for number, each in evaluating]
+        self._evaluating = {each: len(each.evaluations_results) for each in evaluations_in(callback)}
+        for number_of, each in enumerate(self._evaluating):
+            each.log_path = each.log_path or f"{self._run.path}/evaluations-{number_of}"
         return total, callback
 
     def _use_statistics(self) -> None:
         """Scales batches as the VecNormalize of the environment does, if there is one."""
         vec: Any = self._vec_normalize_env
-        memory, spec = self._memory, self._spec
-        of_observations, of_rewards = vec is not None and vec.norm_obs and not spec.images, vec and vec.norm_reward
-        if (vec, of_observations, of_rewards) == self._scaled_by:
+        scaled_by = vec, vec and vec.norm_obs and not self._spec.images, vec and vec.norm_reward
+        if scaled_by == self._scaled_by:
             return
-        self._scaled_by = vec, of_observations, of_rewards
-        memory.normaliser = TheirNormaliser(vec, spec, memory.device) if of_observations else None
-        memory.reward_scaler = TheirScaler(vec, self.gamma, memory.device) if of_rewards else None
+        memory: Any = self._memory
+        _, of_observations, of_rewards = scaled_by
+        statistics = vec and TheirStatistics(vec, self._spec, memory.device)
+        memory.normaliser = statistics if of_observations else None
+        memory.reward_scaler = statistics if of_rewards else None
+        self._scaled_by = scaled_by
         if self._run.path is not None:
             self._learner.prepare()  # what is recorded reads other tensors
 
     def learn(self, *args: Any, **kwargs: Any) -> TD3:
-        try:
+        with self._delayed_interrupts():
             super().learn(*args, **kwargs)
             self._advance(lambda: not self._evaluator.ready)
-        finally:
-            for listened in self._listened:
-                listened.close()
         if self._kept_in is not None:
             self._run.write_policies()
         return self
@@ -163,24 +165,28 @@ class TD3(stable_baselines3.TD3):
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> Any:
         rollout = super().collect_rollouts(*args, **kwargs)
         self._advance(lambda: not self._collector.rows)
-        for listened in self._listened:
-            if episodes := listened.news():
-                step = self._memory.collected(0)
-                self._evaluator.ready.append(Evaluation(step, 0, self._run.parts.snapshot(), episodes))
+        for callback, known in self._evaluating.items():
+            if len(callback.evaluations_results) > known:
+                self._evaluating[callback] += 1
+                evaluated = self._memory.collected(0), 0, self._run.parts.snapshot()
+                self._evaluator.ready.append(Evaluation(*evaluated, episodes_of(callback)))
         return rollout
 
     def _sample_action(
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self._interrupted:
+            raise KeyboardInterrupt
         if self.num_timesteps < learning_starts:
             return super()._sample_action(learning_starts, action_noise, n_envs)
         scaled = self._collector.act(self._last_obs)
         if action_noise is not None:
-            scaled = np.clip(scaled + action_noise(), -1, 1)
+            scaled = np.minimum(np.maximum(scaled + action_noise(), -1), 1)  # as clip, in half its time
         return self.policy.unscale_action(scaled), scaled
 
-    def _store_transition(self, replay_buffer: Any, *args: Any) -> None:
-        super()._store_transition(self._collector, *args)  # type: ignore[arg-type]
+    def _store_transition(self, replay_buffer: Any, action: Any, new_obs: Any, *args: Any) -> None:
+        super()._store_transition(self._collector, action, new_obs, *args)  # type: ignore[arg-type]
+        self._collector.newest = new_obs if self._vec_normalize_env is None else None
 
     def train(self, gradient_steps: int, batch_size: int = 0) -> None:
         """Makes so many updates."""
@@ -198,13 +204,33 @@ class TD3(stable_baselines3.TD3):
 
     def _advance(self, is_done: Callable[[], bool]) -> None:
         """Takes stages of our loop until that is done, and reports what happens in them."""
-        with delayed_interrupt():
-            while not is_done():
-                for event in self._run.advance():
-                    if isinstance(event, Update):
-                        self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
-                    elif isinstance(event, Alarm | Note) and self.verbose:
-                        print(event.text)  # noqa: T201 (as theirs)
+        while not is_done():
+            for event in self._run.advance():
+                if isinstance(event, Update):
+                    self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
+                elif isinstance(event, Alarm | Note) and self.verbose:
+                    print(event.text)  # noqa: T201 (as theirs)
+
+    @contextmanager
+    def _delayed_interrupts(self) -> Iterator[None]:
+        """Lets Ctrl-C wait until our loop stands still after a step; a second one does not wait."""
+
+        def interrupt(number: int, frame: Any) -> None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+
+        self._interrupted, is_main = False, threading.current_thread() is threading.main_thread()
+        is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_ours:
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            if is_ours and signal.getsignal(signal.SIGINT) is interrupt:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
         """Saves JSON and safetensors in one file, with optimisers and without the replay; nothing in it is code."""
@@ -231,11 +257,11 @@ class TD3(stable_baselines3.TD3):
     ) -> TD3:
         """Loads what `save` has written, or a zip of theirs, of which nothing is unpickled."""
         given = {**(custom_objects or {}), **kwargs}
-        data, restore = read_model(path, env, given)
+        env = env if env is None else cls._wrap_env(env, given.get("verbose", 0))
+        data, learned = read_model(path, env, given)
         if kwargs.get("policy_kwargs", data["policy_kwargs"]) != data["policy_kwargs"]:
             raise ValueError(f"the policy_kwargs in it are {data['policy_kwargs']}, and others were given")
         if env is not None:
-            env = cls._wrap_env(env, given.get("verbose", 0))
             check_for_correct_spaces(env, data["observation_space"], data["action_space"])
             data |= {"n_envs": env.num_envs} | ({"_last_obs": None} if force_reset else {})
         run_folder = kwargs.pop("run_folder", None)
@@ -244,7 +270,11 @@ class TD3(stable_baselines3.TD3):
             changed = {name: value for name, value in (custom_objects or {}).items() if name in SAVED}
             vars(model).update({**data, **changed, **kwargs})
             model._setup_model()
-            restore(model)
+            if "updates" in learned:  # a state of ours
+                model._learner.restore(learned)
+            else:
+                model.policy.load_state_dict(learned)
+                model._learner.updates = to_count(model._n_updates)
         model._n_updates = model._learner.updates
         return model
 
@@ -330,6 +360,8 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
     rate, steps = float(model.lr_schedule(1)), model.train_freq.frequency * model.n_envs
     td3 = {name: getattr(model, name) for name in ("gamma", "tau", "batch_size", "policy_delay", "target_noise_clip")}
     td3 |= {"target_noise": model.target_policy_noise, "actor_lr": rate, "critic_lr": rate}
+    if td3["policy_delay"] == whole(td3["policy_delay"]):  # 2.0 is one too
+        td3["policy_delay"] = whole(td3["policy_delay"])
     settings = {
         "seeds": [seed],
         "total_steps": ENDLESS,
@@ -358,23 +390,6 @@ def name_of(env: Any) -> str:
         spec = env.get_attr("spec", 0)[0]
         return str(spec.id) if spec is not None else type(env.get_attr("unwrapped", 0)[0]).__name__
     return "environment"
-
-
-@contextmanager
-def delayed_interrupt() -> Iterator[None]:
-    """Lets Ctrl-C wait until a stage of our loop is over."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 # Modules: their policies in our memory, so what is written to either is in both.
@@ -426,9 +441,8 @@ class ImageActor(BasePolicy):
     def forward(self, observation: Any, deterministic: bool = True) -> Tensor:
         is_dict = isinstance(observation, dict)
         arrays = {name: each.cpu().numpy() for name, each in (observation if is_dict else {"": observation}).items()}
-        flat = flatten_batch(arrays if is_dict else arrays[""], len(next(iter(arrays.values()))), self.spec)
-        snapshot = PolicySnapshot(0, self.architecture, np.asarray(self.flat.detach().cpu()))
-        return torch.from_numpy(MemberPolicy(snapshot, 0)(flat)).to(self.device)
+        policy = MemberPolicy(PolicySnapshot(0, self.architecture, np.asarray(self.flat.detach().cpu())), 0)
+        return torch.from_numpy(policy(flat_observations(arrays if is_dict else arrays[""], self.spec))).to(self.device)
 
     _predict = forward
 
@@ -438,15 +452,15 @@ class ImagePolicy(CnnPolicy):
 
     def _build(self, lr_schedule: Any) -> None:
         spec = spec_for(self.observation_space, self.action_space)
-        networks = networks_of(self, spec)
+        networks, optimiser = networks_of(self, spec), cast("Any", self.optimizer_class)
         cfg = TD3Config(**networks)
+        critics = cfg.critics, critic_architecture(spec, cfg).size
         self.actor: Any = ImageActor(self.observation_space, self.action_space, networks)
         self.actor_target: Any = Weights(1, self.actor.architecture._replace(encoded=True).size)
-        critics = cfg.critics, critic_architecture(spec, cfg).size
         self.critic: Any = Weights(*critics)
         self.critic_target: Any = Weights(*critics)
         for network in (self.actor, self.critic):
-            network.optimizer = self.optimizer_class(network.parameters(), lr=lr_schedule(1))  # type: ignore[call-arg]
+            network.optimizer = optimiser(network.parameters(), lr=lr_schedule(1))
 
     def set_training_mode(self, mode: bool) -> None: ...  # nothing in it depends on that
 
@@ -455,16 +469,17 @@ class ImagePolicy(CnnPolicy):
 
 
 def transitions(
-    spec: Spec, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any
-) -> tuple[NDArray[Any], NDArray[np.int64], list[float]]:
-    """Rows of the replay, how each ends, and rewards, of one step of all environments; actions are in [-1, 1]."""
-    truncated = np.array([bool(np.any(info.get("TimeLimit.truncated", False))) for info in infos])
-    terminated = np.asarray(dones, bool) & ~truncated
+    spec: Spec, s: NDArray[Any], s2: NDArray[Any], a: Any, rewards: Any, dones: Any, infos: Any
+) -> tuple[NDArray[Any], list[int], list[float]]:
+    """Rows of the replay, how each ends, and rewards, of one step of all environments; s, s2 are flat, a in [-1, 1]."""
+    endings = [
+        GOES_ON if not done else TRUNCATED if info.get("TimeLimit.truncated", False) else TERMINATED
+        for done, info in zip(dones, infos, strict=True)
+    ]
     r = [number("reward", float(reward)) for reward in rewards]
-    r_and_terminated = np.column_stack([r, terminated]).astype(np.float32)
-    s, s2 = flat_observations(s, spec), flat_observations(s2, spec)
-    rows = rows_of(spec, s, np.asarray(a, np.float32).reshape(len(r), -1), r_and_terminated, s2)
-    return rows, np.where(terminated, TERMINATED, np.where(dones, TRUNCATED, GOES_ON)), r
+    r_and_terminated = np.array([r, [ending == TERMINATED for ending in endings]], np.float32).T
+    a = np.asarray(a, np.float32).reshape(len(r), -1)
+    return rows_of(spec, s, a, r_and_terminated, s2), endings, r
 
 
 def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
@@ -479,39 +494,47 @@ class VecEnvCollector:
     keeps_episodes, takes_turns = False, True
 
     def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec, self.envs = spec, envs
+        self.spec = spec
         self.policy: Any = None
-        self.rows, self.origins, self.ended = list[Any](), list[Any](), list[EpisodeResult]()
-        self.episodes = np.full(envs, -1)
+        self.rows, self.origins, self.ended = list[Any](), list[tuple[int, ...]](), list[EpisodeResult]()
+        self.running = [EpisodeResult(env, -1, 0.0, 0, terminated=False) for env in range(envs)]
         self.begin_episodes()
 
     def begin_episodes(self) -> None:
         """Notes that the environments were reset."""
-        self.episodes[:] = self.episodes.max() + 1
-        self.lengths, self.totals_of_episodes = np.zeros(self.envs, int), np.zeros(self.envs)
+        following = max(running.episode for running in self.running) + 1
+        self.running = [running._replace(episode=following, total_reward=0.0, length=0) for running in self.running]
+        self.newest: Any = None  # observations that were returned last
+        self._newest_flat: NDArray[Any] | None = None  # the same, unless an environment was reset
 
     def act(self, observations: Any) -> Floats:
         """The policy's actions in [-1, 1], in the shape of the environments'."""
-        actions: Floats = self.policy(flat_observations(observations, self.spec))
-        if not np.isfinite(actions).all():
+        actions: Floats = self.policy(self._flat(observations))
+        one_by_one = actions.reshape(-1)
+        if not one_by_one.dot(one_by_one) >= 0:  # NaN, and the fastest way to see it
             raise UserError(f"the policy's actions are {actions}: training has diverged; lower the learning rate")
         return actions.reshape(-1, *self.spec.action_shape)
 
+    def _flat(self, observations: Any) -> NDArray[Any]:
+        if self._newest_flat is not None and observations is self.newest:
+            return self._newest_flat
+        return flat_observations(observations, self.spec)
+
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
         """Takes one step of all environments, as a replay of theirs would."""
-        rows, endings, r = transitions(self.spec, s, s2, a, rewards, dones, infos)
+        flat_s2 = flat_observations(s2, self.spec)
+        rows, endings, r = transitions(self.spec, self._flat(s), flat_s2, a, rewards, dones, infos)
+        self._newest_flat = None if any(endings) else flat_s2
         self.rows.append(rows)
-        origins = np.column_stack([np.arange(self.envs), self.episodes, self.lengths, endings])
-        self.origins.append(origins.astype(np.int32))
-        self.lengths += 1
-        self.totals_of_episodes += r
-        for env in np.flatnonzero(dones).tolist():
-            success = infos[env].get("is_success")
-            metrics = {} if success is None else {SUCCESS: float(success)}
-            about = env, int(self.episodes[env]), float(self.totals_of_episodes[env]), int(self.lengths[env])
-            self.ended.append(EpisodeResult(*about, bool(endings[env] == TERMINATED), metrics=metrics))
-            self.episodes[env] += 1
-            self.lengths[env], self.totals_of_episodes[env] = 0, 0.0
+        for env, ending in enumerate(endings):
+            _, episode, total, length, *_ = self.running[env]
+            self.origins.append((env, episode, length, ending))
+            now = EpisodeResult(env, episode, total + r[env], length + 1, ending == TERMINATED)
+            if ending != GOES_ON:
+                success = infos[env].get("is_success")
+                self.ended.append(now if success is None else now._replace(metrics={SUCCESS: float(success)}))
+                now = EpisodeResult(env, episode + 1, 0.0, 0, terminated=False)
+            self.running[env] = now
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
         self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
@@ -521,15 +544,12 @@ class VecEnvCollector:
         if not rows:
             return Collected([], [], [])
         self.rows, self.origins, self.ended = [], [], []
-        rollout = Rollout(0, np.concatenate(rows), np.concatenate(origins), self.spec.newest_width, ended, [])
-        return Collected([rollout], [], [])
+        block = joined(rows), np.array(origins, np.int32)
+        return Collected([Rollout(0, *block, self.spec.newest_width, ended, [])], [], [])
 
-    def use(self, cfg: Config) -> None: ...  # noise and rates are the model's own
-    def stop(self, member: int) -> None: ...
-    def rest(self, members: Collection[int]) -> None: ...  # TD3 lets nobody rest
-    def supervise(self) -> None: ...
-    def totals(self) -> None: ...
-    def close(self) -> None: ...
+    def _nothing(self, *_: Any) -> None: ...
+
+    use = stop = rest = supervise = totals = close = _nothing  # actors, noise and rates are the model's own
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -547,94 +567,57 @@ class Wanted(Governor):
         return self.updates_wanted - updates
 
 
-class TheirNormaliser(Normaliser):
-    """Scales observations by a VecNormalize's own statistics, as they are when transitions arrive."""
+class TheirStatistics(Normaliser):
+    """Scales batches by a VecNormalize's own statistics, as they are when transitions arrive."""
 
     def __init__(self, env: VecNormalize, spec: Spec, device: torch.device) -> None:
         super().__init__(1, spec.observation_size, device)
         self.env, self.spec, self.deviation = env, spec, np.ones((1, spec.observation_size))
+        self._of_rewards = torch.ones(1, 1, device=device)
         self.add()
 
     def add(self, rollout: Rollout | None = None) -> None:
-        statistics: Any = self.env.obs_rms
-        for part in self.spec.observation:
-            own = statistics.get(part.path[0]) if part.path else statistics
-            if own is not None:
-                self.moments.mean[0, part.start : part.stop] = own.mean.reshape(-1)
-                self.deviation[0, part.start : part.stop] = np.sqrt(own.var.reshape(-1) + self.env.epsilon)
-        self._update_scaling(0)
+        if self.env.norm_obs:
+            statistics: Any = self.env.obs_rms
+            for part in self.spec.observation:
+                own = statistics.get(part.path[0]) if part.path else statistics
+                if own is not None:
+                    self.moments.mean[0, part.start : part.stop] = own.mean.reshape(-1)
+                    self.deviation[0, part.start : part.stop] = np.sqrt(own.var.reshape(-1) + self.env.epsilon)
+            self._update_scaling(0)
+        send(self._of_rewards, self.scale.astype(np.float32))
 
     @property
     def std(self) -> NDArray[np.float64]:
         return self.deviation
 
-    def _scaled(self, s: Tensor) -> Tensor:
-        return ((s - self._mean) / self._std).clamp(-self.env.clip_obs, self.env.clip_obs)
-
-
-class TheirScaler(RewardScaler):
-    """Divides rewards by the deviation that a VecNormalize has estimated so far."""
-
-    def __init__(self, env: VecNormalize, gamma: float, device: torch.device) -> None:
-        super().__init__(1, gamma, device)
-        self.env = env
-        self.add()
-
-    def add(self, *rollouts: Rollout) -> None:
-        send(self._scale, self.scale.astype(np.float32))
-
     @property
     def scale(self) -> NDArray[np.float64]:
         return np.full((1, 1), np.sqrt(self.env.ret_rms.var + self.env.epsilon))
 
+    def _scaled(self, s: Tensor) -> Tensor:
+        return ((s - self._mean) / self._std).clamp(-self.env.clip_obs, self.env.clip_obs)
+
     def scaled(self, batch: Batch) -> Batch:
-        s, a, r, *rest = super().scaled(batch)
-        return Batch(s, a, r.clamp(-self.env.clip_reward, self.env.clip_reward), *rest)
+        s, a, r, *rest = batch
+        return Batch(s, a, (r / self._of_rewards).clamp(-self.env.clip_reward, self.env.clip_reward), *rest)
 
 
-class CallbackEvaluations(NoEvaluator):
-    """Evaluates nothing itself; what EvalCallbacks have found is an evaluation of the run."""
-
-    def __init__(self) -> None:
-        self.ready: list[Evaluation] = []
-
-    def poll(self, *, wait: bool = False) -> Evaluated:
-        ready, self.ready = self.ready, []
-        return Evaluated(ready, [], [])
-
-
-class Listened:
-    """An EvalCallback, which keeps what it finds if it has a log_path: one without is lent one while it learns."""
-
-    def __init__(self, callback: EvalCallback, path: str) -> None:
-        self.callback, self.given = callback, callback.log_path
-        callback.log_path = self.given or path
-        self.known = len(callback.evaluations_results)
-
-    def news(self) -> list[EpisodeResult]:
-        """The episodes of an evaluation that was not returned before."""
-        found = self.callback
-        if len(found.evaluations_results) == self.known:
-            return []
-        self.known = len(found.evaluations_results)
-        totals, lengths = found.evaluations_results[-1], found.evaluations_length[-1]
-        metrics = [{SUCCESS: float(success)} for success in found._is_success_buffer] or [{}] * len(totals)
-        episodes = zip(totals, lengths, metrics, strict=True)
-        return [
-            EpisodeResult(0, episode, float(total), int(length), terminated=False, metrics=of_info)
-            for episode, (total, length, of_info) in enumerate(episodes)
-        ]
-
-    def close(self) -> None:
-        self.callback.log_path = self.given
+def episodes_of(callback: EvalCallback) -> list[EpisodeResult]:
+    """The episodes of the newest evaluation of an EvalCallback that has a log_path, or it keeps none."""
+    found = zip(callback.evaluations_results[-1], callback.evaluations_length[-1], strict=True)
+    metrics = [{SUCCESS: float(success)} for success in callback._is_success_buffer]
+    return [
+        EpisodeResult(0, n, float(total), int(length), terminated=False, metrics=metrics[n] if metrics else {})
+        for n, (total, length) in enumerate(found)
+    ]
 
 
 def evaluations_in(callback: Any) -> Iterator[EvalCallback]:
     """The EvalCallbacks in a callback, however deep."""
     if isinstance(callback, EvalCallback):
         yield callback
-    inner = callback.callbacks if isinstance(callback, CallbackList) else [getattr(callback, "callback", None)]
-    for each in inner:
+    for each in [*getattr(callback, "callbacks", []), getattr(callback, "callback", None)]:
         if isinstance(each, BaseCallback):
             yield from evaluations_in(each)
 
@@ -698,19 +681,19 @@ class ReplayView(NStepReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Takes a step of every environment from elsewhere; such rows have no neighbours, and are no steps."""
         spec = self.memory.replay.spec
-        rows, endings, _ = transitions(spec, obs, next_obs, action, np.ravel(reward), np.ravel(done), infos)
-        self._put(rows, np.column_stack([np.full((len(rows), 3), UNKNOWN), endings]).astype(np.int32))
+        s, s2 = flat_observations(obs, spec), flat_observations(next_obs, spec)
+        rows, endings, _ = transitions(spec, s, s2, action, np.ravel(reward), np.ravel(done), infos)
+        self._put(rows, np.array([(UNKNOWN, UNKNOWN, UNKNOWN, ending) for ending in endings], np.int32))
 
-    def contents(self) -> dict[str, NDArray[Any]]:
+    def contents(self) -> Any:
         self._refuse_images()
-        contents: dict[str, NDArray[Any]] = self.memory.replay.contents(0, *self.memory.replay.kept(0))
-        return contents
+        return self.memory.replay.contents(0, *self.memory.replay.kept(0))
 
     def fill(self, rows: NDArray[Any], origins: NDArray[Any]) -> None:
         """Replaces what it holds by such contents."""
-        width = self.memory.replay.rows.shape[2]
-        is_known = rows.ndim == 2 and rows.shape[1] == width and rows.dtype == np.float32
-        if not is_known or origins.shape != (len(rows), 4) or origins.dtype != np.int32:
+        width, count = self.memory.replay.rows.shape[2], len(rows)
+        kinds = str(rows.dtype), rows.shape, str(origins.dtype), origins.shape
+        if kinds != ("float32", (count, width), "int32", (count, 4)):
             raise ValueError(f"it holds rows {rows.shape}, and transitions of this environment have {width} numbers")
         if not np.isfinite(rows).all() or not np.isin(origins[:, 3], (GOES_ON, TERMINATED, TRUNCATED)).all():
             raise ValueError("one of its transitions is not finite, or has no known ending")
@@ -732,7 +715,7 @@ class ReplayView(NStepReplayBuffer):
 
 # Files: JSON and safetensors in a zip, in which nothing is code; and their zips.
 
-MODEL, TENSORS, FORMAT = "model.json", "tensors.safetensors", 1
+MODEL, TENSORS, FORMAT, MADE = "model.json", "tensors.safetensors", 1, "made by T3D as"
 MOST_BYTES, MOST_JSON_BYTES = 2**33, 2**28  # of a file, and of a description in it, before it is unpacked; chosen
 ARGUMENTS: dict[Any, dict[str, str]] = {  # what is saved of an object: an argument and its attribute
     spaces.Dict: {"spaces": "spaces"},
@@ -786,65 +769,50 @@ def unpacked(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def write_model(path: Any, data: dict[str, Any]) -> None:
-    """Writes values as described by `encoded`."""
+    """Writes values: arrays as tensors, what else JSON does not know as the class and the arguments that make it."""
     arrays: dict[str, NDArray[Any]] = {}
-    described, content = encoded(data, arrays), io.BytesIO()
+
+    def described(value: Any) -> Any:
+        kind = next((kind for kind in ARGUMENTS if isinstance(value, kind)), None)
+        if kind is not None:
+            return {MADE: kind.__name__, **{name: getattr(value, of) for name, of in ARGUMENTS[kind].items()}}
+        if isinstance(value, gymnasium.Space):
+            raise UserError(f"{value} cannot be saved; use Box, Dict, Discrete, MultiDiscrete or MultiBinary")
+        if isinstance(value, np.ndarray):
+            arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
+            return {MADE: "array", "name": str(len(arrays) - 1)}
+        if isinstance(value, type):
+            return {MADE: "class", "name": value.__name__}
+        return str(value) if isinstance(value, Path) else value.item()  # of a number of NumPy
+
+    text, content = json.dumps({"format": FORMAT, "model": data}, default=described), io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr(MODEL, to_json({"format": FORMAT, "model": described}))
+        archive.writestr(MODEL, text)
         archive.writestr(TENSORS, safetensors.numpy.save(arrays))
     write(path, content.getvalue(), ".zip")
 
 
-def encoded(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """A value as plain JSON: what is none is a list of its kind and its parts, and arrays are told apart."""
-    kind = next((kind for kind in ARGUMENTS if isinstance(value, kind)), None)
-    if kind is not None:
-        parts = {name: getattr(value, attribute) for name, attribute in ARGUMENTS[kind].items()}
-        return ["made", kind.__name__, encoded(parts, arrays)]
-    if isinstance(value, gymnasium.Space):
-        raise UserError(f"{value} cannot be saved; use Box, Dict, Discrete, MultiDiscrete or MultiBinary")
-    if isinstance(value, np.ndarray):
-        arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
-        return ["array", str(len(arrays) - 1)]
-    if isinstance(value, type):
-        return ["class", value.__name__]
-    if isinstance(value, Mapping):
-        return ["values", [[name, encoded(each, arrays)] for name, each in value.items()]]
-    if isinstance(value, list | tuple):
-        return ["list", [encoded(each, arrays) for each in value]]
-    return value.item() if isinstance(value, np.generic) else str(value) if isinstance(value, os.PathLike) else value
+def made(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """What was described by these fields; no class is imported by a name."""
+    kind = fields.pop(MADE, None)
+    if kind is None:
+        return fields
+    if kind in ("array", "class"):
+        return (arrays if kind == "array" else CLASSES)[fields["name"]]
+    if CLASSES[kind] not in ARGUMENTS:
+        raise Refused(f"it makes a {kind!r:.60}")
+    return CLASSES[kind](**fields, **({"dtype": fields["low"].dtype.type} if kind == "Box" else {}))
 
 
-def decoded(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """The inverse of encoded; no class is imported by a name."""
-    if not isinstance(value, list):
-        return value
-    kind, content, *parts = value
-    if kind == "array":
-        return arrays[content]
-    if kind == "list":
-        return [decoded(each, arrays) for each in content]
-    if kind == "values":
-        return OrderedDict((str(name), decoded(each, arrays)) for name, each in content)
-    if kind == "class":
-        return CLASSES[content]
-    if kind != "made" or CLASSES[content] not in ARGUMENTS:
-        raise Refused(f"it holds a {kind!r:.60}")
-    made = decoded(parts[0], arrays)
-    if content == "Box":
-        made["dtype"] = made["low"].dtype.type
-    return CLASSES[content](**made)
-
-
-def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[TD3], None]]:
-    """Reads the attributes of a model, and what restores the rest once it is made."""
+def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the attributes of a model, and what it has learned: the state of a learner, or weights of theirs."""
     with meaningful(path):
         content = content_of(path, ".zip")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             is_ours = MODEL in archive.namelist()
-            data, restore = our_model(archive) if is_ours else their_model(archive, env, given)
+            data, learned = our_model(archive) if is_ours else their_model(archive, env, given)
         refuse_larger(data, len(content))
-        return {name: value for name, value in data.items() if name in SAVED}, restore
+        return {name: value for name, value in data.items() if name in SAVED}, learned
 
 
 def refuse_larger(data: dict[str, Any], size: int) -> None:
@@ -858,22 +826,22 @@ def refuse_larger(data: dict[str, Any], size: int) -> None:
             raise Refused(f"it says that it has {count} networks with layers of {hidden}, and is smaller than these")
 
 
-def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], Callable[[TD3], None]]:
+def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `write_model` has written."""
-    stored = fields_in(unpacked(archive, MODEL, MOST_JSON_BYTES))
+    description = unpacked(archive, MODEL, MOST_JSON_BYTES)
+    arrays = safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))
+    stored = to_fields(json.loads(description, object_pairs_hook=lambda pairs: made(OrderedDict(pairs), arrays)))
     if stored["format"] != FORMAT:
         raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
-    data = to_fields(decoded(stored["model"], safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))))
-    data["train_freq"], learner = tuple(data.get("train_freq", (1, "step"))), data.pop("learner")
-    return data, lambda model: model._learner.restore(learner)
+    data = to_fields(stored["model"])
+    data["train_freq"] = tuple(data.get("train_freq", (1, "step")))
+    return data, to_fields(data.pop("learner"))
 
 
-def their_model(
-    archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], Callable[[TD3], None]]:
-    """What a zip of theirs holds: values in plain JSON, and tensors. Whatever is pickled in it is left alone."""
+def their_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a zip of theirs holds: values in plain JSON, and weights. Whatever is pickled in it is left alone."""
     fields = fields_in(unpacked(archive, "data", MOST_JSON_BYTES))
-    weights = tensors_in(archive, "policy.pth")
+    weights = weights_in(unpacked(archive, "policy.pth", MOST_BYTES))
     if any("features_extractor" in name for name in weights):
         raise Refused("it has a features extractor, which only stable_baselines3.TD3 has")
     if "actor.mu.0.weight" not in weights or "critic.qf0.0.weight" not in weights:
@@ -892,38 +860,24 @@ def their_model(
         data["observation_space"] = spaces.Box(-np.inf, np.inf, (shapes["actor.mu.0.weight"][1],))
         data["action_space"] = their_actions(to_fields(fields["action_space"]), actor[-1])
     else:
-        wrapped = TD3._wrap_env(env)
-        data |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
-        data["policy_class"] = MultiInputPolicy if isinstance(wrapped.observation_space, spaces.Dict) else MlpPolicy
+        data |= {"observation_space": env.observation_space, "action_space": env.action_space}
+        data["policy_class"] = MultiInputPolicy if isinstance(env.observation_space, spaces.Dict) else MlpPolicy
         names = [name for name in ("learning_rate", "train_freq", "action_noise") if name not in {**data, **given}]
         if names:
             text = f"{', '.join(names)} are pickled in it, which is not read: give them to load() to train as before"
             warnings.warn(text, stacklevel=4)
-    optimisers = {owner: tensors_in(archive, f"{owner}.optimizer.pth")["state"] for owner in ("actor", "critic")}
-
-    def restore(model: TD3) -> None:
-        model.policy.load_state_dict(weights)
-        for owner, moments in optimisers.items():
-            stack, adam = (getattr(model._learner.agent, name) for name in (owner, f"{owner}_adam"))
-            for moment, their_name in ((adam.mean, "exp_avg"), (adam.square, "exp_avg_sq")):
-                for view, layer in zip(layers(stack, moment), sorted(moments), strict=False):
-                    view.copy_(moments[layer][their_name])
-            adam.steps.fill_(float(moments[0]["step"]) if moments else 0.0)
-        model._learner.updates = int(data.get("_n_updates", 0))
-
-    return data, restore
+    return data, weights
 
 
-def tensors_in(archive: zipfile.ZipFile, name: str) -> Any:
+def weights_in(content: bytes) -> dict[str, Any]:
     """Reads tensors, which alone torch reads anywhere in T3D; it refuses what would run code."""
-    content = unpacked(archive, name, MOST_BYTES)
     with zipfile.ZipFile(io.BytesIO(content)) as inner:
         if sum(record.file_size for record in inner.infolist()) > MOST_BYTES:
-            raise Refused(f"{name} says that it holds more than the limit of {MOST_BYTES:,} bytes")
+            raise Refused(f"its weights say that they are more than the limit of {MOST_BYTES:,} bytes")
     try:
         return to_fields(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     except Exception as error:  # whatever torch raises for what is not tensors by name
-        raise Refused(f"{name} holds more than tensors: torch does not read it ({type(error).__name__})") from None
+        raise Refused(f"its weights are more than tensors: torch does not read them ({type(error).__name__})") from None
 
 
 def their_actions(described: dict[str, Any], size: int) -> Any:

@@ -104,7 +104,7 @@ def test_an_open_file_an_excluded_value_and_a_noise_of_ones_own(tmp_path: Path) 
     assert (loaded.tau, loaded.action_noise) == (0.005, None)
 
 
-def test_a_zip_of_theirs_is_read_with_its_optimisers(tmp_path: Path) -> None:
+def test_a_zip_of_theirs_is_read_and_its_optimisers_start_again(tmp_path: Path) -> None:
     kwargs = {"net_arch": {"pi": [8, 7], "qf": [12, 10]}, "n_critics": 3, "activation_fn": torch.nn.Tanh}
     model = theirs(policy_kwargs=kwargs, gamma=0.9, policy_delay=3)
     model.learn(70)
@@ -117,9 +117,7 @@ def test_a_zip_of_theirs_is_read_with_its_optimisers(tmp_path: Path) -> None:
         np.testing.assert_allclose(loaded.predict(PENDULUM)[0], model.predict(PENDULUM)[0], atol=1e-6)
     for name, expected in model.policy.state_dict().items():
         torch.testing.assert_close(ours.policy.state_dict()[name], expected, rtol=0, atol=0)
-    moments = [state["exp_avg_sq"].sum() for state in model.critic.optimizer.state.values()]
-    torch.testing.assert_close(ours._learner.agent.critic_adam.square.sum(), torch.stack(moments).sum())
-    assert ours._learner.agent.critic_adam.steps == 30 and ours._learner.agent.actor_adam.steps == 10
+    assert ours._learner.updates == 30 and ours._learner.agent.critic_adam.steps == 0
     assert ours.learn(60, reset_num_timesteps=False)._n_updates > 30
 
 
@@ -178,12 +176,12 @@ def swapped(path: Path, change: Callable[[str], str]) -> None:
         lambda path, evil: path.write_bytes(path.read_bytes()[:-2000]),
         lambda path, evil: swapped(path, lambda text: '{"format":2}'),
         lambda path, evil: swapped(path, lambda text: "[" * 100_000),
-        lambda path, evil: swapped(path, lambda text: text.replace('"class","TD3Policy"', '"class","Evil"')),
-        lambda path, evil: swapped(path, lambda text: text.replace('"made","Box"', '"made","Adam"')),
-        lambda path, evil: swapped(path, lambda text: text.replace('["list",[16,12]]', '["list",[999999,999999]]')),
-        lambda path, evil: swapped(path, lambda text: text.replace('["list",[16,12]]', '["list",["a","b"]]')),
-        lambda path, evil: swapped(path, lambda text: text.replace('["gamma",0.99]', '["gamma","x"]')),
-        lambda path, evil: swapped(path, lambda text: text.replace('["buffer_size",500]', f'["buffer_size",{10**14}]')),
+        lambda path, evil: swapped(path, lambda text: text.replace('"name": "TD3Policy"', '"name": "Evil"')),
+        lambda path, evil: swapped(path, lambda text: text.replace('as": "Box"', 'as": "Adam"')),
+        lambda path, evil: swapped(path, lambda text: text.replace("[16, 12]", "[999999, 999999]")),
+        lambda path, evil: swapped(path, lambda text: text.replace("[16, 12]", '["a", "b"]')),
+        lambda path, evil: swapped(path, lambda text: text.replace('"gamma": 0.99', '"gamma": "x"')),
+        lambda path, evil: swapped(path, lambda text: text.replace('"buffer_size": 500', f'"buffer_size": {10**14}')),
         lambda path, evil: rewritten(path, {"tensors.safetensors": pickle.dumps(evil)}),
         lambda path, evil: rewritten(path, {"tensors.safetensors": b"\xff" * 7 + b"\x7f" + b"{}"}),
     ],
@@ -206,7 +204,6 @@ def test_hostile_files_of_ours_are_refused_in_a_sentence(change: Any, tmp_path: 
         lambda evil: {"policy.pth": saved_by_torch(evil)},
         lambda evil: {"policy.pth": pickle.dumps(evil)},
         lambda evil: {"policy.pth": saved_by_torch({"actor.mu.0.weight": evil, "critic.qf0.0.weight": evil})},
-        lambda evil: {"actor.optimizer.pth": saved_by_torch(evil)},
         lambda evil: {"policy.pth": saved_by_torch({"actor.mu.0.weight": 1, "critic.qf0.0.weight": 2})},
         lambda evil: {"policy.pth": saved_by_torch(dict.fromkeys(WEIGHTS, torch.zeros(1).expand(10**7, 10**7)))},
         lambda evil: {"policy.pth": saved_by_torch({**WEIGHTS, "actor.features_extractor.cnn.0.weight": evil.marker})},

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 from stable_baselines3.td3.policies import MlpPolicy
 
@@ -74,6 +74,49 @@ def test_steps_may_be_any_number(starts: Any, steps: Any, updates: int) -> None:
     for model in (small(learning_starts=starts), theirs(learning_starts=starts)):
         model.learn(steps)
         assert (model.num_timesteps, model._n_updates) == (60, updates)
+
+
+def test_a_policy_delay_is_whole() -> None:
+    model = small(policy_delay=2.0)
+    model.learn(60)
+    assert (model._run.parts.cfg.td3.policy_delay, model._learner.agent.actor_adam.steps) == (2, 10)
+    with pytest.raises(UserError, match="policy_delay"):
+        small(policy_delay=2.5)
+
+
+class Reused(DummyVecEnv):
+    """Returns the same array in every step."""
+
+    given: Any = None
+
+    def _obs_from_buf(self) -> Any:
+        fresh: Any = super()._obs_from_buf()
+        self.given = fresh if self.given is None else self.given
+        self.given[:] = fresh
+        return self.given
+
+
+def test_observations_after_a_reset_are_new_even_in_the_same_array() -> None:
+    model = small(Reused([lambda: Numbered(terminates=False)]))
+    for steps in (45, 0):
+        model.learn(steps)
+        np.testing.assert_array_equal(model._collector._flat(model._last_obs), [[steps % 7, -(steps % 7)]])
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    class Hangs(BaseCallback):
+        def _on_step(self) -> bool:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("it has waited")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            small().learn(100, callback=Hangs())
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_their_modules_are_our_memory() -> None:
@@ -239,7 +282,7 @@ def test_a_run_folder_serves_our_commands(
         models.append(model)
         callback = EvalCallback(Monitor(Numbered()), eval_freq=30, n_eval_episodes=2, verbose=0)
         model.learn(90, callback=[callback, CheckpointCallback(50, str(tmp_path / "theirs"))])
-        assert callback.log_path is None, "it was lent one"
+        assert str(callback.log_path).startswith(str(model.run_folder)), "it had none"
         folders.append(str(model.run_folder))
     events = events_of(tmp_path / "run-1")
     evaluations = [event for event in events if isinstance(event, Eval)]

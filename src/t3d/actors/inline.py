@@ -90,6 +90,9 @@ class InlineCollector:
 class NoEvaluator:
     """Evaluates nothing, for a run whose caller does that; without a last evaluation it never finishes by itself."""
 
+    def __init__(self) -> None:
+        self.ready: list[Evaluation] = []  # what the caller adds to it, the run reports
+
     def has_room(self) -> bool:
         return True
 
@@ -99,7 +102,8 @@ class NoEvaluator:
     def stop(self, member: int) -> None: ...
 
     def poll(self, *, wait: bool = False) -> Evaluated:
-        return Evaluated([], [], [])
+        ready, self.ready = self.ready, []
+        return Evaluated(ready, [], [])
 
     def state(self) -> State:
         return {}
@@ -114,9 +118,9 @@ class InlineEvaluator(NoEvaluator):
     """Evaluates in this process while training waits."""
 
     def __init__(self, cfg: Config, make_env: EnvFactory, requests: Requests) -> None:
+        super().__init__()
         self.requests = requests
         self.member_evaluators = [MemberEvaluator(cfg, member, make_env) for member in range(len(cfg.members))]
-        self._ready: list[Evaluation] = []
         self._stopped: set[int] = set()
         self._diverged: dict[int, str] = {}  # members, and which action was not finite
 
@@ -131,20 +135,20 @@ class InlineEvaluator(NoEvaluator):
                 self._diverged[member] = error.what
             except Stopped:
                 return False
-        self._ready += ready
+        self.ready += ready
         return True
 
     def stop(self, member: int) -> None:
         self._stopped.add(member)
-        self._ready = [evaluation for evaluation in self._ready if evaluation.member != member]
+        self.ready = [evaluation for evaluation in self.ready if evaluation.member != member]
 
     def _check_requests(self) -> None:
         if self.requests.stop.is_set() or self.requests.save.is_set():
             raise Stopped
 
     def poll(self, *, wait: bool = False) -> Evaluated:
-        ready, self._ready = self._ready, []
-        return Evaluated(ready, [], [pair for pair in self._diverged.items() if pair[0] not in self._stopped])
+        diverged = [pair for pair in self._diverged.items() if pair[0] not in self._stopped]
+        return super().poll()._replace(diverged=diverged)
 
     def restore(self, state: State, architecture: Architecture) -> list[int]:
         if state:

@@ -30,7 +30,7 @@ class Replay:
         self.columns = row_sizes(spec._replace(images=()))  # whose frames FrameReplay keeps beside the rows
         self.rows = torch.empty(members, capacity, sum(self.columns), device=device, dtype=torch.float32)
         self._all_rows = self.rows.view(-1, self.rows.shape[-1])
-        self._gathered: dict[tuple[str, tuple[int, ...]], tuple[Tensor, tuple[Tensor, ...]]] = {}
+        self._gathered: dict[tuple[str, int], tuple[Tensor, tuple[Tensor, ...]]] = {}
         self._first = torch.arange(members, device=device).unsqueeze(1) * capacity  # first row of each member
         self.added = [0] * members  # transitions ever added
         self.links = Links(members, capacity, device)
@@ -105,13 +105,13 @@ class Replay:
         return s, a, r, terminated, s2
 
     def _columns(self, index: Tensor, which: str) -> tuple[Tensor, ...]:
-        chosen = (self._first + index).view(-1)
+        chosen = (index if len(self.added) == 1 else self._first + index).reshape(-1)
         if self.rows.device.type != "cpu":
             return self._split(self._all_rows.index_select(0, chosen), index.shape)
-        known = self._gathered.get((which, index.shape))
+        known = self._gathered.get((which, len(chosen)))
         if known is None:
             rows = self.rows.new_empty(len(chosen), self.rows.shape[-1])
-            known = self._gathered[which, index.shape] = rows, self._split(rows, index.shape)
+            known = self._gathered[which, len(chosen)] = rows, self._split(rows, index.shape)
         rows, columns = known
         torch.index_select(self._all_rows, 0, chosen, out=rows)
         return columns
