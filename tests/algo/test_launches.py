@@ -50,7 +50,8 @@ def test_many_phases_or_batches_from_outside_are_not_recorded_as_a_block() -> No
 def test_an_engine_stops_where_a_periodic_operation_is_due(updates: int, n: int) -> None:
     """Phases follow each other across all calls, and operations come after every 250th update and nowhere else."""
     learner = Learner(SPEC, CFG, (0,), rule=ALL_RULES["tracking"], source=SOURCE)
-    learner.updates, calls, operations = updates, list[list[Any]](), list[int]()
+    learner.updates, learner.made = updates, [updates]
+    calls, operations = list[list[Any]](), list[int]()
 
     class Counting:
         def run(self, phases: Sequence[Any], *_: Any) -> None:

@@ -94,6 +94,7 @@ class NoCollector(InlineCollector):
 
 class Submissions(NoEvaluator):
     def __init__(self) -> None:
+        super().__init__()
         self.submitted: list[tuple[int, int]] = []
 
     def submit(self, snapshot: PolicySnapshot, step: int) -> bool:
