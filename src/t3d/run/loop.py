@@ -199,7 +199,7 @@ class Trainer:
                 if reports:
                     events += self.reporter.learned(trace)
             due -= count
-            if not self.pace.left:  # nobody acts before a round is over
+            if self.pace.acts_meanwhile or not due:
                 self.publisher.publish()
         if learner.updates == before:
             self.publisher.finish()

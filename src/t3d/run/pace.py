@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Steady:
     """A ratio of updates to steps, the same for all members."""
 
-    left = 0  # updates until a round of them ends, during which nobody acts; without rounds none
+    acts_meanwhile = True  # members may act before all updates that are due have been made
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.governor = parts, Governor(parts.cfg)
@@ -43,12 +43,14 @@ class Steady:
     def restore(self, state: State) -> None: ...
 
 
-class Rounds(Steady):
+class Budgets(Steady):
     """A budget for each member, for a rule that hears episodes.
 
-    A member with a budget rests from acting until all others have one too, or cannot act any more. Then they learn at
-    once, in a round, and who has used up its budget rests. As members share nothing, each learns what it would alone.
+    A member with a budget rests from acting until all others have one too, or cannot act any more. Then they learn,
+    until the first has used up its own and acts again. As members share nothing, each learns what it would alone.
     """
+
+    acts_meanwhile = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -56,7 +58,7 @@ class Rounds(Steady):
         parts.collector.rest(())
 
     def budget(self, member: int) -> int:
-        """Updates that a member may make now, in whole cycles of phases; what is left over stays for the next round."""
+        """Updates that a member may make now, in whole cycles of phases; what is left over waits for the next steps."""
         learner = self.parts.learner
         due = self.steps[member] * self.governor.updates // self.governor.for_steps
         return due - due % len(learner.phases) - learner.made[member]
@@ -64,22 +66,14 @@ class Rounds(Steady):
     def due(self) -> int:
         parts = self.parts
         budgets = {member: self.budget(member) for member in parts.living}
-        most = max(budgets.values(), default=0)
-        if self.left:
-            self.left = min(self.left, most)  # whoever had more may have diverged
-        elif all(budget or parts.steps[member] == parts.cfg.total_steps for member, budget in budgets.items()):
-            self.left = most
-        return self.left
+        if all(budget or parts.steps[member] == parts.cfg.total_steps for member, budget in budgets.items()):
+            return min(filter(None, budgets.values()), default=0)
+        return 0
 
     def run(self, n: int) -> Any:
-        learner, parts = self.parts.learner, self.parts
-        while n:
-            awake = {member: budget for member in parts.living if (budget := self.budget(member))}
-            count = min(n, *awake.values())
-            trace = learner.run(count, [member for member in range(learner.members) if member not in awake])
-            n, self.left = n - count, self.left - count
-        if not self.left:
-            parts.collector.rest(self._resting())
+        learner, awake = self.parts.learner, self._resting()
+        trace = learner.run(n, [member for member in range(learner.members) if member not in awake])
+        self.parts.collector.rest(self._resting())
         return trace
 
     def hear(self, member: int, episode: EpisodeResult) -> None:
@@ -90,18 +84,17 @@ class Rounds(Steady):
             parts.collector.rest(self._resting())
 
     def _resting(self) -> Sequence[int]:
+        """Who learns before it acts again."""
         return [member for member in self.parts.living if self.budget(member)]
 
     def is_possible(self) -> bool:
         made = zip(self.parts.learner.made, self.steps, self.parts.steps, strict=True)
         updates, for_steps = self.governor.updates, self.governor.for_steps
-        fits = all(done <= steps * updates // for_steps and steps <= taken for done, steps, taken in made)
-        return fits and self.left <= max(map(self.budget, self.parts.living))
+        return all(done <= steps * updates // for_steps and steps <= taken for done, steps, taken in made)
 
     def state(self) -> State:
-        return {"steps": np.array(self.steps), "left": self.left}
+        return {"steps": np.array(self.steps)}
 
     def restore(self, state: State) -> None:
         self.steps = [to_count(int(steps)) for steps in np.broadcast_to(state["steps"], len(self.steps))]
-        self.left = to_count(state["left"])
         self.parts.collector.rest(self._resting())

@@ -22,7 +22,7 @@ from t3d.modules import files_of
 from t3d.policy.acting import PolicySnapshot
 from t3d.policy.architectures import Architecture
 from t3d.run.goal import Goal
-from t3d.run.pace import Rounds, Steady
+from t3d.run.pace import Budgets, Steady
 from t3d.store.best import BestPolicies
 from t3d.store.checkpoint import Checkpoint
 from t3d.store.contents import refuse_unlike
@@ -101,7 +101,7 @@ class Parts:
         self.best, self.goal = BestPolicies(len(self.cfg.members), self.cfg.criterion), Goal(self.cfg)
         self.living = list(range(len(self.cfg.members)))
         self.steps = [0] * len(self.cfg.members)  # of each member, as its collector has reported them
-        self.pace = Steady(self) if self.learner.rule.hearing is None else Rounds(self)
+        self.pace = Steady(self) if self.learner.rule.hearing is None else Budgets(self)
 
     @property
     def added(self) -> list[int]:
