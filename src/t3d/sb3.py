@@ -44,6 +44,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN, get_actor_critic_arch
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import VecNormalize
@@ -60,7 +61,18 @@ from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.data.replay import joined
 from t3d.data.scaling import Normaliser
 from t3d.events import Alarm, Note, Update
-from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_count, to_fields
+from t3d.files import (
+    CORRUPT_ERRORS,
+    Refused,
+    error_text,
+    fields_in,
+    followed,
+    read,
+    replace,
+    to_count,
+    to_fields,
+    to_number,
+)
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.observations import flatten_batch, number
 from t3d.policy.spec import Floats, Spec
@@ -69,21 +81,44 @@ from t3d.tensors import send
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, UNKNOWN, Batch, EpisodeResult, Evaluation, Rollout, rows_of
 from t3d.world.spec import spec_of
 
-SAVED = (  # attributes of a model
-    *("policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", "learning_rate", "buffer_size"),
-    *("learning_starts", "batch_size", "tau", "gamma", "train_freq", "gradient_steps", "n_steps", "action_noise"),
-    *("policy_delay", "target_policy_noise", "target_noise_clip", "optimize_memory_usage", "tensorboard_log"),
-    *("verbose", "seed", "num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_episode_num", "_n_updates"),
-    *("_current_progress_remaining", "_stats_window_size", "_last_obs", "_last_original_obs"),
+NUMBERS = {  # attributes of a model that are saved
+    *("n_envs", "learning_rate", "buffer_size", "learning_starts", "batch_size", "tau", "gamma", "gradient_steps"),
+    *("n_steps", "policy_delay", "target_policy_noise", "target_noise_clip", "verbose", "num_timesteps"),
+    *("_total_timesteps", "_num_timesteps_at_start", "_episode_num", "_n_updates"),
+    *("_current_progress_remaining", "_stats_window_size"),
+}
+SAVED = (  # the first five are always needed
+    *("policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", *sorted(NUMBERS - {"n_envs"})),
+    *("train_freq", "action_noise", "optimize_memory_usage", "replay_buffer_kwargs", "tensorboard_log", "seed"),
+    *("_last_obs", "_last_original_obs"),
 )
 NO_NOISE = (
     "action_noise=None: actions are explored by no noise at all, as with stable_baselines3; the paper's is "
     "NormalActionNoise(np.zeros(n), 0.1 * np.ones(n))"
 )
+NO_COPIES = "optimize_memory_usage=True changes nothing: the replay of T3D stores each transition once, and images once"
+
+
+def shared(name: str) -> Any:
+    """An attribute of a model that shares its memory with updates: no other object can take its place."""
+
+    def behind(value: Any) -> Any:  # a view of a replay, or torch.compile
+        return getattr(value, "memory", getattr(value, "_orig_mod", value))
+
+    def put(model: Any, value: Any) -> None:
+        now = behind(vars(model).get(name))
+        if now and value is not None and behind(value) is not now:
+            raise UserError(f"{name} of a model cannot be replaced: copy what is in it, or load() another model")
+        vars(model)[name] = value
+
+    return property(lambda model: vars(model).get(name), put)
 
 
 class TD3(stable_baselines3.TD3):
     """Trains as stable_baselines3.TD3 does. A run_folder keeps what `t3d plot`, `compare`, `dash` and `export` read."""
+
+    policy: Any = shared("policy")
+    replay_buffer: Any = shared("replay_buffer")
 
     def __init__(self, *args: Any, run_folder: str | Path | None = None, **kwargs: Any) -> None:
         self._kept_in = None if run_folder is None else Path(run_folder).absolute()
@@ -101,19 +136,21 @@ class TD3(stable_baselines3.TD3):
         self._spec = spec = spec_for(self.observation_space, self.action_space)
         if spec.images:
             self.policy_class = ImagePolicy
-        self.replay_buffer: Any = ()  # theirs is not made
+        self.replay_buffer = ()  # theirs is not made
         super()._setup_model()
-        self.policy: Any
-        self.policy.set_training_mode = lambda mode: None  # nothing in it depends on that, and it takes a while
+        self.policy.set_training_mode = ignore_mode
         seed = int(np.random.randint(2**31)) if self.seed is None else int(self.seed)  # noqa: NPY002 (theirs)
         self._fixed, env_name = fixed_settings(self), name_of(self.env)
         cfg = config_of(self, networks_of(self.policy, spec), seed, env_name)
-        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs), NoEvaluator()
+        handles_timeouts = self.replay_buffer_kwargs.get("handle_timeout_termination", True)
+        self._collector, self._evaluator = VecEnvCollector(spec, self.n_envs, handles_timeouts), NoEvaluator()
         self._run = SteppedRun(cfg, self._collector, self._evaluator, env_name)
         self._run.notes += [NO_NOISE] if self.action_noise is None else []
+        self._run.notes += [NO_COPIES] if self.optimize_memory_usage else []
         weakref.finalize(self, self._run.close)
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
         self._wanted, self._losses, self._evaluating = Wanted(cfg), dict[str, Any](), dict[EvalCallback, int]()
+        self._without_path: list[EvalCallback] = []
         self._scaled_by: Any = None
         self._interrupted = False
         share(self.policy, self._learner.agent)
@@ -135,14 +172,15 @@ class TD3(stable_baselines3.TD3):
             self._run.begin(whole(total), self._kept_in, self._wanted)
             self._advance(lambda: self._collector.policy is not None)
         self._evaluating = {each: len(each.evaluations_results) for each in evaluations_in(callback)}
-        for number_of, each in enumerate(self._evaluating):
-            each.log_path = each.log_path or f"{self._run.path}/evaluations-{number_of}"
+        self._without_path = [each for each in self._evaluating if each.log_path is None]
+        for number_of, each in enumerate(self._without_path):  # it keeps results only where it has a path
+            each.log_path = f"{self._run.path}/evaluations-{number_of}"
         return total, callback
 
     def _use_statistics(self) -> None:
         """Scales batches as the VecNormalize of the environment does, if there is one."""
         vec: Any = self._vec_normalize_env
-        scaled_by = vec, vec and vec.norm_obs and not self._spec.images, vec and vec.norm_reward
+        scaled_by = vec, vec and vec.norm_obs, vec and vec.norm_reward
         if scaled_by == self._scaled_by:
             return
         memory: Any = self._memory
@@ -150,14 +188,20 @@ class TD3(stable_baselines3.TD3):
         statistics = vec and TheirStatistics(vec, self._spec, memory.device)
         memory.normaliser = statistics if of_observations else None
         memory.reward_scaler = statistics if of_rewards else None
+        one_by_one = of_rewards and self.n_steps > 1
+        memory.sampler.replay = RewardsOneByOne(memory.replay, statistics) if one_by_one else memory.replay
         self._scaled_by = scaled_by
         if self._run.path is not None:
             self._learner.prepare()  # what is recorded reads other tensors
 
     def learn(self, *args: Any, **kwargs: Any) -> TD3:
-        with self._delayed_interrupts():
-            super().learn(*args, **kwargs)
-            self._advance(lambda: not self._evaluator.ready)
+        try:
+            with self._delayed_interrupts():
+                super().learn(*args, **kwargs)
+                self._advance(lambda: not self._evaluator.ready)
+        finally:
+            for callback in self._without_path:
+                callback.log_path = None
         if self._kept_in is not None:
             self._run.write_policies()
         return self
@@ -166,10 +210,11 @@ class TD3(stable_baselines3.TD3):
         rollout = super().collect_rollouts(*args, **kwargs)
         self._advance(lambda: not self._collector.rows)
         for callback, known in self._evaluating.items():
-            if len(callback.evaluations_results) > known:
-                self._evaluating[callback] += 1
-                evaluated = self._memory.collected(0), 0, self._run.parts.snapshot()
-                self._evaluator.ready.append(Evaluation(*evaluated, episodes_of(callback)))
+            self._evaluating[callback] = len(callback.evaluations_results)
+            for index in range(known, len(callback.evaluations_results)):
+                ago = self.num_timesteps - callback.evaluations_timesteps[index]
+                evaluated = self._memory.collected(0) - ago, 0, self._run.parts.snapshot()
+                self._evaluator.ready.append(Evaluation(*evaluated, episodes_of(callback, index)))
         return rollout
 
     def _sample_action(
@@ -192,6 +237,10 @@ class TD3(stable_baselines3.TD3):
         """Makes so many updates."""
         if self._run.path is None:
             raise UserError("train makes updates once learn was called; a learn(0) is enough")
+        if not self._memory.added[0]:
+            raise UserError("the replay is empty: learn() fills it, or replay_buffer.add")
+        if batch_size not in (0, self.batch_size):
+            raise UserError(f"batch_size={batch_size}: updates have the model's, {self.batch_size}; make another model")
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
         rate = self.actor.optimizer.param_groups[0]["lr"]
         if rate != self._learner.rates.get("actor_lr", self._run.requested.td3.actor_lr):
@@ -235,14 +284,14 @@ class TD3(stable_baselines3.TD3):
     def save(self, path: Any, exclude: Any = None, include: Any = None) -> None:
         """Saves JSON and safetensors in one file, with optimisers and without the replay; nothing in it is code."""
         data = {name: getattr(self, name) for name in SAVED if name not in {*(exclude or ())} - {*(include or ())}}
-        rate, noise = self.lr_schedule(self._current_progress_remaining), self.action_noise
-        changed = {"learning_rate": float(rate), "action_noise": getattr(noise, "base_noise", noise)}
+        rate, noise = float(self.lr_schedule(1)), self.action_noise
+        changed = {"learning_rate": rate, "action_noise": getattr(noise, "base_noise", noise)}
         changed["train_freq"] = self.train_freq.frequency, self.train_freq.unit.value  # type: ignore[union-attr]
         if noise is not None and type(changed["action_noise"]) not in ARGUMENTS:
             warnings.warn("an action noise of your own is not saved; give it to load()", stacklevel=2)
             changed["action_noise"] = None
         data |= {name: value for name, value in changed.items() if name in data}
-        write_model(path, {**data, "learner": self._learner.state()})
+        write_model(path, {**data, "has_schedule": callable(self.learning_rate), "learner": self._learner.state()})
 
     @classmethod
     def load(
@@ -265,18 +314,31 @@ class TD3(stable_baselines3.TD3):
             check_for_correct_spaces(env, data["observation_space"], data["action_space"])
             data |= {"n_envs": env.num_envs} | ({"_last_obs": None} if force_reset else {})
         run_folder = kwargs.pop("run_folder", None)
-        with meaningful(path):
-            model = cls(data["policy_class"], env, device=device, run_folder=run_folder, _init_setup_model=False)
-            changed = {name: value for name, value in (custom_objects or {}).items() if name in SAVED}
-            vars(model).update({**data, **changed, **kwargs})
-            model._setup_model()
-            if "updates" in learned:  # a state of ours
-                model._learner.restore(learned)
-            else:
-                model.policy.load_state_dict(learned)
-                model._learner.updates = to_count(model._n_updates)
-        model._n_updates = model._learner.updates
+        model = cls(data["policy_class"], env, device=device, run_folder=run_folder, _init_setup_model=False)
+        changed = {name: value for name, value in (custom_objects or {}).items() if name in SAVED}
+        vars(model).update({**data, **changed, **kwargs})
+        model._setup_model()
+        model._restore(path, learned, learned.get("updates", model._n_updates))
         return model
+
+    def _restore(self, path: Any, learned: dict[str, Any], updates: Any) -> None:
+        """Takes over what a file holds: the state of a learner, or weights of Stable-Baselines3."""
+        with meaningful(path):
+            if "updates" in learned:
+                self._learner.restore({**learned, "updates": updates})
+            else:
+                self.policy.load_state_dict(learned)
+                self._learner.updates = to_count(updates)
+        self._n_updates = self._learner.updates
+
+    def set_parameters(self, load_path_or_dict: Any, exact_match: bool = True, device: Any = "auto") -> None:
+        """Takes parameters, as get_parameters() returns them or from a file."""
+        if not isinstance(load_path_or_dict, dict):
+            _, learned = read_model(load_path_or_dict, self.env, vars(self))
+            self._restore(load_path_or_dict, learned, self._learner.updates)
+            return
+        super().set_parameters(load_path_or_dict, exact_match, device)
+        warnings.warn("Adam's moments are not among parameters and stay as they are; files have them", stacklevel=2)
 
     def save_replay_buffer(self, path: Any) -> None:
         """Saves every transition and where it comes from, the oldest first, as safetensors."""
@@ -297,10 +359,15 @@ OPTIMISERS = torch.optim.Adam, torch.optim.AdamW
 BUFFERS = ReplayBuffer, DictReplayBuffer, NStepReplayBuffer
 DECAY_OF_ADAMW = 0.01  # where none is given, as in torch
 REPORT_EVERY = 1_000  # steps
+NAMES = {"target_noise": "target_policy_noise", "capacity": "buffer_size", "n_step": "n_steps"}  # else they are alike
 
 
 class UnknownSpace(UserError, AssertionError):
     """A space that nothing can be learned in; an AssertionError is what theirs raises, and what scripts expect."""
+
+
+class NotFound(UserError, FileNotFoundError):
+    """A file that is not there; a FileNotFoundError is what theirs raises, and what scripts expect."""
 
 
 def only_theirs(what: str) -> UserError:
@@ -316,6 +383,12 @@ def refuse_what_is_theirs(model: Any) -> None:
         raise only_theirs(f"the policy {model.policy_class.__name__}")
     if model.replay_buffer_class not in (None, *BUFFERS):
         raise only_theirs(f"replay_buffer_class={model.replay_buffer_class.__name__}")
+    known = {"n_steps": model.n_steps, "gamma": model.gamma}
+    for name, value in model.replay_buffer_kwargs.items():
+        if name != "handle_timeout_termination" and value != known.get(name):
+            raise only_theirs(f"replay_buffer_kwargs with {name}={value!r:.60}")
+    if model.gradient_steps != int(model.gradient_steps):
+        raise UserError(f"gradient_steps={model.gradient_steps} is no whole number of updates")
 
 
 def spec_for(observation_space: Any, action_space: Any) -> Spec:
@@ -358,6 +431,8 @@ def fixed_settings(model: Any) -> dict[str, Any]:
 def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) -> Config:
     """The configuration of a run with a model's arguments."""
     rate, steps = float(model.lr_schedule(1)), model.train_freq.frequency * model.n_envs
+    if steps < 1:
+        raise UserError(f"train_freq={model.train_freq.frequency}: at least one step or episode belongs to a rollout")
     td3 = {name: getattr(model, name) for name in ("gamma", "tau", "batch_size", "policy_delay", "target_noise_clip")}
     td3 |= {"target_noise": model.target_policy_noise, "actor_lr": rate, "critic_lr": rate}
     if td3["policy_delay"] == whole(td3["policy_delay"]):  # 2.0 is one too
@@ -376,7 +451,10 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
         "eval": {"every_steps": ENDLESS},
         "checkpoint": {"every_steps": ENDLESS},
     }
-    return merge(Config(), settings)
+    try:
+        return merge(Config(), settings)
+    except UserError as error:
+        raise UserError(re.sub(r"\b(?:td3|replay)\.(\w+)", lambda m: NAMES.get(m[1], m[1]), str(error))) from None
 
 
 def whole(steps: float) -> int:
@@ -415,6 +493,10 @@ def layers(stack: Stack, flat: Tensor) -> Iterator[Tensor]:
         for weight, bias in zip(pieces[::2], pieces[1::2], strict=True):  # (K, in, out), (K, 1, out)
             yield weight[row].T
             yield bias[row, 0]
+
+
+def ignore_mode(mode: bool) -> None:
+    """Sets no mode of training: nothing in a policy depends on it, and it takes a while."""
 
 
 class Weights(nn.Module):
@@ -462,7 +544,7 @@ class ImagePolicy(CnnPolicy):
         for network in (self.actor, self.critic):
             network.optimizer = optimiser(network.parameters(), lr=lr_schedule(1))
 
-    def set_training_mode(self, mode: bool) -> None: ...  # nothing in it depends on that
+    set_training_mode = staticmethod(ignore_mode)
 
 
 # World: their environments, statistics and evaluations as our loop knows them.
@@ -477,7 +559,7 @@ def transitions(
         for done, info in zip(dones, infos, strict=True)
     ]
     r = [number("reward", float(reward)) for reward in rewards]
-    r_and_terminated = np.array([r, [ending == TERMINATED for ending in endings]], np.float32).T
+    r_and_terminated = np.array([*zip(r, (ending == TERMINATED for ending in endings), strict=True)], np.float32)
     a = np.asarray(a, np.float32).reshape(len(r), -1)
     return rows_of(spec, s, a, r_and_terminated, s2), endings, r
 
@@ -493,8 +575,8 @@ class VecEnvCollector:
 
     keeps_episodes, takes_turns = False, True
 
-    def __init__(self, spec: Spec, envs: int) -> None:
-        self.spec = spec
+    def __init__(self, spec: Spec, envs: int, handles_timeouts: bool = True) -> None:
+        self.spec, self.handles_timeouts = spec, handles_timeouts
         self.policy: Any = None
         self.rows, self.origins, self.ended = list[Any](), list[tuple[int, ...]](), list[EpisodeResult]()
         self.running = [EpisodeResult(env, -1, 0.0, 0, terminated=False) for env in range(envs)]
@@ -523,7 +605,9 @@ class VecEnvCollector:
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
         """Takes one step of all environments, as a replay of theirs would."""
         flat_s2 = flat_observations(s2, self.spec)
-        rows, endings, r = transitions(self.spec, self._flat(s), flat_s2, a, rewards, dones, infos)
+        rows, endings, r = transitions(
+            self.spec, self._flat(s), flat_s2, a, rewards, dones, infos if self.handles_timeouts else [{}] * len(infos)
+        )
         self._newest_flat = None if any(endings) else flat_s2
         self.rows.append(rows)
         for env, ending in enumerate(endings):
@@ -574,6 +658,8 @@ class TheirStatistics(Normaliser):
         super().__init__(1, spec.observation_size, device)
         self.env, self.spec, self.deviation = env, spec, np.ones((1, spec.observation_size))
         self._of_rewards = torch.ones(1, 1, device=device)
+        self._limit = torch.full_like(self._std, torch.inf)  # of what is normalised
+        self.scale_batch = True  # whether rewards are still unscaled in it
         self.add()
 
     def add(self, rollout: Rollout | None = None) -> None:
@@ -584,6 +670,7 @@ class TheirStatistics(Normaliser):
                 if own is not None:
                     self.moments.mean[0, part.start : part.stop] = own.mean.reshape(-1)
                     self.deviation[0, part.start : part.stop] = np.sqrt(own.var.reshape(-1) + self.env.epsilon)
+                    self._limit[..., part.start : part.stop] = self.env.clip_obs
             self._update_scaling(0)
         send(self._of_rewards, self.scale.astype(np.float32))
 
@@ -596,20 +683,42 @@ class TheirStatistics(Normaliser):
         return np.full((1, 1), np.sqrt(self.env.ret_rms.var + self.env.epsilon))
 
     def _scaled(self, s: Tensor) -> Tensor:
-        return ((s - self._mean) / self._std).clamp(-self.env.clip_obs, self.env.clip_obs)
+        if not self.spec.images:
+            return ((s - self._mean) / self._std).clamp(-self._limit, self._limit)
+        width = 4 * self.spec.observation_size  # bytes of the vector, which frames follow
+        vectors = s[..., :width].reshape(-1).view(torch.float32).view(*s.shape[:-1], -1)
+        vectors = ((vectors - self._mean) / self._std).clamp(-self._limit, self._limit)
+        return torch.cat([vectors.view(-1).view(torch.uint8).view(*s.shape[:-1], width), s[..., width:]], dim=-1)
 
     def scaled(self, batch: Batch) -> Batch:
         s, a, r, *rest = batch
-        return Batch(s, a, (r / self._of_rewards).clamp(-self.env.clip_reward, self.env.clip_reward), *rest)
+        return Batch(s, a, self.scaled_rewards(r) if self.scale_batch else r, *rest)
+
+    def scaled_rewards(self, r: Tensor) -> Tensor:
+        return (r / self._of_rewards).clamp(-self.env.clip_reward, self.env.clip_reward)
 
 
-def episodes_of(callback: EvalCallback) -> list[EpisodeResult]:
-    """The episodes of the newest evaluation of an EvalCallback that has a log_path, or it keeps none."""
-    found = zip(callback.evaluations_results[-1], callback.evaluations_length[-1], strict=True)
-    metrics = [{SUCCESS: float(success)} for success in callback._is_success_buffer]
+class RewardsOneByOne:
+    """A replay whose rewards are scaled and clipped before n steps add them up."""
+
+    def __init__(self, replay: Any, statistics: TheirStatistics) -> None:
+        self._replay, self._statistics = replay, statistics
+        statistics.scale_batch = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replay, name)
+
+    def rewards(self, index: Tensor) -> Tensor:
+        return self._statistics.scaled_rewards(self._replay.rewards(index))
+
+
+def episodes_of(callback: EvalCallback, index: int) -> list[EpisodeResult]:
+    """The episodes of an evaluation of an EvalCallback that has a log_path, or it keeps none."""
+    totals, lengths = callback.evaluations_results[index], callback.evaluations_length[index]
+    metrics = [{SUCCESS: float(success)} for each in callback.evaluations_successes[index:][:1] for success in each]
     return [
         EpisodeResult(0, n, float(total), int(length), terminated=False, metrics=metrics[n] if metrics else {})
-        for n, (total, length) in enumerate(found)
+        for n, (total, length) in enumerate(zip(totals, lengths, strict=True))
     ]
 
 
@@ -635,7 +744,10 @@ class ReplayView(NStepReplayBuffer):
         self.observation_space, self.action_space = model.observation_space, model.action_space
         self.n_envs, self.n_steps, self.gamma = model.n_envs, model.n_steps, model.gamma
         self.buffer_size, self.memory = memory.replay.capacity // self.n_envs, memory
-        self.device, self.handle_timeout_termination, self.optimize_memory_usage = model.device, True, False
+        self.device, self.optimize_memory_usage = model.device, False
+        self.handle_timeout_termination = model._collector.handles_timeouts
+        self.obs_shape: Any = get_obs_shape(self.observation_space)
+        self.action_dim = get_action_dim(self.action_space)
 
     @property
     def pos(self) -> int:  # type: ignore[override]
@@ -682,6 +794,7 @@ class ReplayView(NStepReplayBuffer):
         """Takes a step of every environment from elsewhere; such rows have no neighbours, and are no steps."""
         spec = self.memory.replay.spec
         s, s2 = flat_observations(obs, spec), flat_observations(next_obs, spec)
+        infos = infos if self.handle_timeout_termination else [{}] * len(infos)
         rows, endings, _ = transitions(spec, s, s2, action, np.ravel(reward), np.ravel(done), infos)
         self._put(rows, np.array([(UNKNOWN, UNKNOWN, UNKNOWN, ending) for ending in endings], np.int32))
 
@@ -737,7 +850,8 @@ def meaningful(path: Any, advice: str = "") -> Iterator[None]:
     except UserError:
         raise
     except (*CORRUPT_ERRORS, *(TypeError, AssertionError, AttributeError, RuntimeError, zipfile.BadZipFile)) as error:
-        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error_text(error)}){advice}") from error
+        kind = NotFound if isinstance(error, FileNotFoundError) else UserError
+        raise kind(f"{path} cannot be read ({type(error).__name__}: {error_text(error)}){advice}") from error
 
 
 def write(path: Any, content: bytes, suffix: str) -> None:
@@ -810,7 +924,11 @@ def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str,
         content = content_of(path, ".zip")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             is_ours = MODEL in archive.namelist()
-            data, learned = our_model(archive) if is_ours else their_model(archive, env, given)
+            data, learned = our_model(archive, given) if is_ours else their_model(archive, env, given)
+        if missing := [name for name in SAVED[:5] if name not in data]:
+            raise Refused(f"it was saved without {', '.join(missing)}")
+        for name in NUMBERS & data.keys():
+            to_number(data[name])
         refuse_larger(data, len(content))
         return {name: value for name, value in data.items() if name in SAVED}, learned
 
@@ -819,14 +937,14 @@ def refuse_larger(data: dict[str, Any], size: int) -> None:
     """Refuses networks that a file of this size cannot hold, before they are made."""
     spec = spec_for(data["observation_space"], data["action_space"])
     networks = to_fields(data["policy_kwargs"])
-    actor, critic = get_actor_critic_arch(networks.get("net_arch") or [256, 256])
+    actor, critic = get_actor_critic_arch(networks.get("net_arch") or [])
     for hidden, count in ((actor, 1), (critic, networks.get("n_critics", 2))):
         sizes = [spec.observation_size + spec.action_size, *hidden]
         if min(sizes) < 0 or count * sum(inputs * outputs for inputs, outputs in pairwise(sizes)) > size:
             raise Refused(f"it says that it has {count} networks with layers of {hidden}, and is smaller than these")
 
 
-def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, Any]]:
+def our_model(archive: zipfile.ZipFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `write_model` has written."""
     description = unpacked(archive, MODEL, MOST_JSON_BYTES)
     arrays = safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))
@@ -835,6 +953,9 @@ def our_model(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, Any]]
         raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
     data = to_fields(stored["model"])
     data["train_freq"] = tuple(data.get("train_freq", (1, "step")))
+    if data.get("has_schedule") and "learning_rate" not in given:
+        text = "its learning rate was a schedule, which is code and not saved: give it to load(..., learning_rate=...)"
+        warnings.warn(f"{text}; until then the rate is the schedule's first, {data['learning_rate']}", stacklevel=4)
     return data, to_fields(data.pop("learner"))
 
 
@@ -850,10 +971,15 @@ def their_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) ->
     actor, critic = ([shape[0] for name, shape in shapes.items() if of in name] for of in ("actor.mu.", "critic.qf0."))
     critics = len({name.split(".")[1] for name in shapes if name.startswith("critic.")})
     networks: dict[str, Any] = {"net_arch": {"pi": actor[:-1], "qf": critic[:-1]}, "n_critics": critics}
-    activations = {kind.__name__: kind for kind in ACTIVATIONS}
-    written = str(to_fields(fields.get("policy_kwargs") or {}).get("activation_fn", ""))
-    if known := re.search(rf"\b({'|'.join(activations)})\b", written):
-        networks["activation_fn"] = activations[known[1]]
+    described = to_fields(fields.get("policy_kwargs") or {})
+    for name, kinds in (("activation_fn", [*ACTIVATIONS]), ("optimizer_class", OPTIMISERS)):
+        text = str(described.get(name, kinds[0].__name__))
+        known = [kind for kind in kinds if re.search(rf"\b{kind.__name__}\b", text)]
+        if not known:
+            raise only_theirs(f"{name}={text:.80}")
+        networks[name] = known[0]
+    if described.get("optimizer_kwargs"):
+        raise only_theirs(f"a zip with optimizer_kwargs={described['optimizer_kwargs']!s:.80}")
     data = {name: value for name, value in fields.items() if name in SAVED and not isinstance(value, dict | list)}
     data |= {"policy_kwargs": networks, "policy_class": MlpPolicy, "n_envs": 1, "_last_obs": None}
     if env is None:

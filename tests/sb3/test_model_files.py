@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import time
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 
 from t3d.errors import UserError
 from t3d.sb3 import TD3
-from their_models import Numbered, numbered, small, theirs
+from their_models import NETWORKS, Numbered, numbered, small, theirs
 
 PENDULUM = np.array([[1, 0, 0.5], [0, 1, -3]], np.float32)
 
@@ -35,9 +36,7 @@ def tensors(model: Any) -> dict[str, Any]:
 def test_a_saved_model_comes_back_whole_and_holds_no_code(tmp_path: Path) -> None:
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.3 * np.ones(1), theta=0.2)
     kwargs = {"net_arch": {"pi": [8], "qf": [12, 10]}, "activation_fn": torch.nn.Tanh}
-    model = small(
-        action_noise=noise, policy_kwargs=kwargs, train_freq=(2, "step"), learning_rate=lambda left: left / 99
-    )
+    model = small(action_noise=noise, policy_kwargs=kwargs, train_freq=(2, "step"), learning_rate=2e-3)
     model.learn(60)
     model.save(tmp_path / "deep" / "model")
     with zipfile.ZipFile(tmp_path / "deep" / "model.zip") as archive:
@@ -47,12 +46,29 @@ def test_a_saved_model_comes_back_whole_and_holds_no_code(tmp_path: Path) -> Non
     for name, array in tensors(model).items():
         np.testing.assert_array_equal(tensors(loaded)[name], array, err_msg=name)
     assert (loaded._n_updates, loaded.num_timesteps, loaded.train_freq) == (model._n_updates, 60, model.train_freq)
-    assert loaded.policy_kwargs == kwargs and vars(loaded.action_noise)["_theta"] == 0.2
-    assert loaded.learning_rate == pytest.approx(model.lr_schedule(model._current_progress_remaining))
+    assert (
+        loaded.learning_rate == 2e-3 and loaded.policy_kwargs == kwargs and vars(loaded.action_noise)["_theta"] == 0.2
+    )
     np.testing.assert_array_equal(loaded.predict(PENDULUM)[0], model.predict(PENDULUM)[0])
     assert loaded.learn(40, reset_num_timesteps=False)._n_updates > model._n_updates
     alone = TD3.load(tmp_path / "deep" / "model.zip", batch_size=9)
     assert (alone.batch_size, alone.observation_space) == (9, model.observation_space)
+
+
+def test_a_schedule_is_no_data_and_the_rate_never_ends_at_zero(tmp_path: Path) -> None:
+    model = small(learning_rate=lambda left: left / 99)
+    model.learn(60).save(tmp_path / "model")
+    with pytest.warns(UserWarning, match=r"was a schedule.*learning_rate=.*0\.0101"):
+        loaded = TD3.load(tmp_path / "model", env=gym.make("Pendulum-v1"))
+    before = loaded.policy.state_dict()["actor.mu.0.weight"].clone()
+    assert not torch.equal(loaded.learn(60).policy.state_dict()["actor.mu.0.weight"], before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for key in ("learning_rate", "custom_objects"):
+            schedule: Any = lambda left: left / 50  # noqa: E731
+            given: Any = {key: {"learning_rate": schedule} if key == "custom_objects" else schedule}
+            again = TD3.load(tmp_path / "model", env=gym.make("Pendulum-v1"), **given)
+            assert again.lr_schedule(1) == 0.02 and again.learn(60)._learner.rates["actor_lr"] < 0.02
 
 
 def test_the_random_streams_of_updates_are_saved_too(tmp_path: Path) -> None:
@@ -119,6 +135,77 @@ def test_a_zip_of_theirs_is_read_and_its_optimisers_start_again(tmp_path: Path) 
         torch.testing.assert_close(ours.policy.state_dict()[name], expected, rtol=0, atol=0)
     assert ours._learner.updates == 30 and ours._learner.agent.critic_adam.steps == 0
     assert ours.learn(60, reset_num_timesteps=False)._n_updates > 30
+
+
+@pytest.mark.parametrize("activation", [torch.nn.GELU, torch.nn.LeakyReLU, torch.nn.CELU])
+def test_a_zip_of_theirs_with_networks_of_another_kind_is_refused(activation: Any, tmp_path: Path) -> None:
+    theirs(policy_kwargs={**NETWORKS, "activation_fn": activation}).save(tmp_path / "theirs")
+    with pytest.raises(UserError, match=rf"{activation.__name__}.*stable_baselines3\.TD3"):
+        TD3.load(tmp_path / "theirs")
+
+
+def test_the_optimiser_of_a_zip_of_theirs(tmp_path: Path) -> None:
+    for kind, decay in ((torch.optim.AdamW, 0.01), (torch.optim.Adam, 0.0), (torch.optim.SGD, None)):
+        theirs(policy_kwargs={**NETWORKS, "optimizer_class": kind}).save(tmp_path / "theirs")
+        if decay is None:
+            with pytest.raises(UserError, match=r"SGD.*stable_baselines3\.TD3"):
+                TD3.load(tmp_path / "theirs")
+        else:
+            loaded = TD3.load(tmp_path / "theirs")
+            assert type(loaded.actor.optimizer) is kind and loaded._run.parts.cfg.td3.weight_decay == decay
+
+
+def test_parameters_are_set_from_files_with_the_moments_and_from_values_without(tmp_path: Path) -> None:
+    model, reference = small(), theirs()
+    model.learn(70).save(tmp_path / "ours")
+    reference.save(tmp_path / "theirs")
+    other = small(seed=1)
+    other.set_parameters(tmp_path / "ours")
+    np.testing.assert_array_equal(other.predict(PENDULUM)[0], model.predict(PENDULUM)[0])
+    torch.testing.assert_close(other._learner.agent.critic_adam.mean, model._learner.agent.critic_adam.mean)
+    assert other._learner.updates == 0 and other.learn(60)._n_updates == 20
+    other.set_parameters(tmp_path / "theirs")
+    np.testing.assert_allclose(other.predict(PENDULUM)[0], reference.predict(PENDULUM)[0], atol=1e-6)
+    with pytest.warns(UserWarning, match="moments"):
+        other.set_parameters(model.get_parameters())
+    np.testing.assert_array_equal(other.predict(PENDULUM)[0], model.predict(PENDULUM)[0])
+
+
+def test_networks_without_hidden_layers_come_back(tmp_path: Path) -> None:
+    model = small(policy_kwargs={"net_arch": []})
+    model.save(tmp_path / "linear")
+    np.testing.assert_array_equal(TD3.load(tmp_path / "linear").predict(PENDULUM)[0], model.predict(PENDULUM)[0])
+
+
+def test_a_missing_file_is_also_what_scripts_catch(tmp_path: Path) -> None:
+    for load in (TD3.load, small().load_replay_buffer):
+        with pytest.raises(FileNotFoundError, match="cannot be read") as raised:
+            load(tmp_path / "missing")
+        assert isinstance(raised.value, UserError)
+
+
+def test_what_a_model_cannot_do_without_is_named(tmp_path: Path) -> None:
+    small().save(tmp_path / "model", exclude=["policy_kwargs"])
+    with pytest.raises(UserError, match="saved without policy_kwargs"):
+        TD3.load(tmp_path / "model")
+
+
+def test_an_error_of_ours_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: Any) -> None:
+        raise AttributeError("a bug")
+
+    small().save(tmp_path / "model")
+    monkeypatch.setattr(TD3, "_setup_model", fails)
+    with pytest.raises(AttributeError, match="a bug"):
+        TD3.load(tmp_path / "model")
+
+
+def test_a_policy_can_be_pickled() -> None:
+    content, model = io.BytesIO(), small()
+    torch.save(model.policy, content)
+    content.seek(0)
+    loaded = torch.load(content, weights_only=False)
+    np.testing.assert_array_equal(loaded.predict(PENDULUM)[0], model.predict(PENDULUM)[0])
 
 
 def test_a_saved_replay_comes_back_and_another_one_is_refused(tmp_path: Path) -> None:

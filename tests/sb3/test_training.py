@@ -209,6 +209,46 @@ def test_batches_are_scaled_as_their_environment_is_now(arguments: dict[str, Any
     assert abs(mean) < 1
 
 
+@pytest.mark.parametrize("image", [False, True])
+def test_only_the_keys_that_are_normalised_are_scaled_and_clipped(image: bool) -> None:
+    far = spaces.Box(-1000, 1000, (2,))
+    parts: dict[str, Any] = {"a": far, "b": far, **({"c": spaces.Box(0, 255, (1, 36, 36), np.uint8)} if image else {})}
+    vec = VecNormalize(numbered(2, space=spaces.Dict(parts)), norm_obs_keys=["a"], clip_obs=1.5)
+    model = small(vec, "MultiInputPolicy", batch_size=8, learning_starts=20)
+    model.learn(24)
+    raw = model._memory.sampler.sample().s[0].clone()
+    scaled = model._memory.prepare(model._memory.sampler.sample()._replace(s=raw[None])).s[0].numpy()
+    raw, frames = raw.numpy(), (raw[:, 16:].numpy(), scaled[:, 16:])
+    if image:
+        np.testing.assert_array_equal(*frames)
+        raw, scaled = (np.ascontiguousarray(rows[:, :16]).view(np.float32) for rows in (raw, scaled))
+    expected = vec.normalize_obs({"a": raw[:, :2], "b": raw[:, 2:]})
+    assert np.abs(raw[:, 2:]).max() > 10
+    np.testing.assert_allclose(scaled, np.hstack([expected["a"], expected["b"]]), rtol=1e-5)
+
+
+def test_each_reward_is_clipped_before_n_steps_add_them() -> None:
+    vec = VecNormalize(numbered(1, terminates=False), norm_obs=False, clip_reward=1.0)
+    model = small(vec, n_steps=3, gamma=1.0)
+    model.learn(50)
+    vec.training, vec.ret_rms.var = False, np.array(9.0)
+    model.learn(6, reset_num_timesteps=False)
+    summed = {int(step): reward for step, reward in zip(*drawn(model), strict=True)}
+    each = [min(reward / 3, 1.0) for reward in range(1, 8)]
+    expected = {step: sum(each[step : step + 3]) for step in range(7)}
+    assert summed == pytest.approx(expected, abs=1e-4)
+
+
+def drawn(model: Any) -> tuple[list[float], list[float]]:
+    """First numbers of observations, and rewards, of many batches."""
+    observed, rewards = [], []
+    for _ in range(30):
+        batch = model._memory.sample()
+        observed += batch.s[0, :, 0].tolist()
+        rewards += batch.r[0].tolist()
+    return observed, rewards
+
+
 def test_environments_in_processes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -282,7 +322,7 @@ def test_a_run_folder_serves_our_commands(
         models.append(model)
         callback = EvalCallback(Monitor(Numbered()), eval_freq=30, n_eval_episodes=2, verbose=0)
         model.learn(90, callback=[callback, CheckpointCallback(50, str(tmp_path / "theirs"))])
-        assert str(callback.log_path).startswith(str(model.run_folder)), "it had none"
+        assert list(model.run_folder.glob("evaluations-*.npz")), "it had no log_path"
         folders.append(str(model.run_folder))
     events = events_of(tmp_path / "run-1")
     evaluations = [event for event in events if isinstance(event, Eval)]
@@ -301,6 +341,28 @@ def test_a_run_folder_serves_our_commands(
     np.testing.assert_allclose(policy(observed), model.predict(observed)[0], atol=1e-5)
 
 
+def test_an_eval_callback_may_serve_a_second_model() -> None:
+    callback = EvalCallback(Monitor(gym.make("Pendulum-v1")), eval_freq=45, n_eval_episodes=1, verbose=0)
+    for seed in (0, 1):
+        model = small(seed=seed)
+        model.learn(50, callback=callback)
+        evaluations = [event for event in events_of(model.run_folder) if isinstance(event, Eval)]
+        assert callback.log_path is None and len(evaluations) == 1 and callback.best_mean_reward < 0
+        del model
+        gc.collect()
+
+
+@pytest.mark.parametrize("train_freq", [200, (1, "episode")], ids=str)
+def test_every_evaluation_of_a_rollout_is_recorded_at_its_step(train_freq: Any) -> None:
+    callback = EvalCallback(Monitor(gym.make("Pendulum-v1")), eval_freq=50, n_eval_episodes=1, verbose=0)
+    model = small(train_freq=train_freq)
+    model.learn(200, callback=callback).learn(200, callback=callback)
+    evaluations = [event for event in events_of(model.run_folder) if isinstance(event, Eval)]
+    assert [event.step for event in evaluations] == [*range(50, 401, 50)]
+    returns = [float(np.mean(results)) for results in callback.evaluations_results]
+    assert [event.mean_return for event in evaluations] == pytest.approx(returns)
+
+
 def test_a_temporary_folder_goes_with_the_model() -> None:
     model = small()
     assert not model.run_folder
@@ -310,6 +372,18 @@ def test_a_temporary_folder_goes_with_the_model() -> None:
     del model
     gc.collect()
     assert alive() is None and not folder.exists()
+
+
+def test_a_forked_child_leaves_the_folder_alone(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os\nfrom their_models import small\nmodel = small()\nmodel.learn(1)\nprocess = os.fork()\n"
+        "if process:\n    os.waitpid(process, 0)\n    print(model.run_folder.exists(), model.run_folder)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120)
+    existed, folder = done.stdout.split()
+    assert existed == "True" and not Path(folder).exists(), done.stderr
 
 
 def test_no_exploration_is_noted() -> None:
@@ -379,6 +453,67 @@ class OwnTraining(TD3):
 def test_what_only_theirs_can_do_is_a_sentence(arguments: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"stable_baselines3\.TD3"):
         small(**arguments)
+
+
+def test_nothing_is_learned_from_an_empty_replay() -> None:
+    model = small()
+    model.learn(0)
+    with pytest.raises(UserError, match="the replay is empty"):
+        model.train(3)
+    model.learn(60).replay_buffer.reset()
+    with pytest.raises(UserError, match="the replay is empty"):
+        model.train(3)
+
+
+def test_a_policy_or_replay_of_another_model_is_refused() -> None:
+    model, other = small(), small(seed=1)
+    for name in ("policy", "replay_buffer"):
+        with pytest.raises(UserError, match=f"{name} of a model cannot be replaced"):
+            setattr(model, name, getattr(other, name))
+        setattr(model, name, getattr(model, name))
+    assert model.learn(60).policy is not other.policy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"replay_buffer_kwargs": {"nonsense": 1}}, r"nonsense.*stable_baselines3\.TD3"),
+        ({"gradient_steps": 2.5}, "gradient_steps=2.5"),
+        ({"train_freq": 0}, "train_freq=0"),
+        ({"target_policy_noise": -1}, "^target_policy_noise=-1"),
+        ({"n_steps": 101}, "^n_steps=101"),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_are_named(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        small(**arguments)
+
+
+def test_another_batch_size_is_refused() -> None:
+    model = small()
+    model.learn(60).train(1, batch_size=16)
+    with pytest.raises(UserError, match="batch_size=64"):
+        model.train(5, batch_size=64)
+
+
+def test_memory_is_noted_to_be_saved_already() -> None:
+    model = small(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})
+    model.learn(1)
+    notes = [event.text for event in events_of(model.run_folder) if isinstance(event, Note)]
+    assert any("optimize_memory_usage" in text for text in notes)
+
+
+def test_a_truncation_may_count_as_a_termination() -> None:
+    arguments = {"replay_buffer_kwargs": {"handle_timeout_termination": False}}
+    ours, reference = (make(Numbered(terminates=False), **arguments) for make in (small, theirs))
+    for model in (ours, reference):
+        model.learn(14)
+    assert ours.replay_buffer.dones.sum() == 2 and not ours.replay_buffer.timeouts.any()
+    assert ours._memory.replay.rows[0, :14, 4].sum() == 2, "their targets do not go beyond it"
+    names = ("obs_shape", "action_dim", "handle_timeout_termination")
+    expected = [getattr(reference.replay_buffer, name) for name in names]
+    assert [getattr(ours.replay_buffer, name) for name in names] == expected
 
 
 def test_what_cannot_change_is_refused() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from t3d.actors.governor import Governor
 from t3d.actors.protocols import Collector, Evaluator
@@ -65,7 +66,8 @@ class SteppedRun:
         requests = Requests(threading.Event(), threading.Event())
         with ExitStack() as opened:
             if path is None:
-                path = Path(opened.enter_context(TemporaryDirectory(prefix="t3d-")))
+                path = Path(mkdtemp(prefix="t3d-"))  # a TemporaryDirectory would go with a forked child
+                opened.callback(shutil.rmtree, path, ignore_errors=True)
             path.mkdir(parents=True, exist_ok=True)
             opened.enter_context(closing(Lock(path)))
             if (path / "events.jsonl").exists():
