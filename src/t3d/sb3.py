@@ -61,18 +61,7 @@ from t3d.config.networks import actor_architecture, critic_architecture
 from t3d.data.replay import joined
 from t3d.data.scaling import Normaliser
 from t3d.events import Alarm, Note, Update
-from t3d.files import (
-    CORRUPT_ERRORS,
-    Refused,
-    error_text,
-    fields_in,
-    followed,
-    read,
-    replace,
-    to_count,
-    to_fields,
-    to_number,
-)
+from t3d.files import CORRUPT_ERRORS, Refused, error_text, fields_in, followed, read, replace, to_count, to_fields
 from t3d.policy.acting import MemberPolicy, PolicySnapshot
 from t3d.policy.observations import flatten_batch, number
 from t3d.policy.spec import Floats, Spec
@@ -81,16 +70,12 @@ from t3d.tensors import send
 from t3d.types import GOES_ON, TERMINATED, TRUNCATED, UNKNOWN, Batch, EpisodeResult, Evaluation, Rollout, rows_of
 from t3d.world.spec import spec_of
 
-NUMBERS = {  # attributes of a model that are saved
-    *("n_envs", "learning_rate", "buffer_size", "learning_starts", "batch_size", "tau", "gamma", "gradient_steps"),
-    *("n_steps", "policy_delay", "target_policy_noise", "target_noise_clip", "verbose", "num_timesteps"),
-    *("_total_timesteps", "_num_timesteps_at_start", "_episode_num", "_n_updates"),
-    *("_current_progress_remaining", "_stats_window_size"),
-}
-SAVED = (  # the first five are always needed
-    *("policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", *sorted(NUMBERS - {"n_envs"})),
-    *("train_freq", "action_noise", "optimize_memory_usage", "replay_buffer_kwargs", "tensorboard_log", "seed"),
-    *("_last_obs", "_last_original_obs"),
+SAVED = (  # attributes of a model, of which it cannot do without the first five
+    *("policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", "learning_rate", "buffer_size"),
+    *("learning_starts", "batch_size", "tau", "gamma", "train_freq", "gradient_steps", "n_steps", "action_noise"),
+    *("policy_delay", "target_policy_noise", "target_noise_clip", "optimize_memory_usage", "tensorboard_log"),
+    *("verbose", "seed", "num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_episode_num", "_n_updates"),
+    *("_current_progress_remaining", "_stats_window_size", "_last_obs", "_last_original_obs", "replay_buffer_kwargs"),
 )
 NO_NOISE = (
     "action_noise=None: actions are explored by no noise at all, as with stable_baselines3; the paper's is "
@@ -102,12 +87,9 @@ NO_COPIES = "optimize_memory_usage=True changes nothing: the replay of T3D store
 def shared(name: str) -> Any:
     """An attribute of a model that shares its memory with updates: no other object can take its place."""
 
-    def behind(value: Any) -> Any:  # a view of a replay, or torch.compile
-        return getattr(value, "memory", getattr(value, "_orig_mod", value))
-
     def put(model: Any, value: Any) -> None:
-        now = behind(vars(model).get(name))
-        if now and value is not None and behind(value) is not now:
+        now = vars(model).get(name)
+        if now and value is not None and getattr(value, "_orig_mod", value) is not now:  # of torch.compile
             raise UserError(f"{name} of a model cannot be replaced: copy what is in it, or load() another model")
         vars(model)[name] = value
 
@@ -121,7 +103,7 @@ class TD3(stable_baselines3.TD3):
     replay_buffer: Any = shared("replay_buffer")
 
     def __init__(self, *args: Any, run_folder: str | Path | None = None, **kwargs: Any) -> None:
-        self._kept_in = None if run_folder is None else Path(run_folder).absolute()
+        self._given_folder = None if run_folder is None else Path(run_folder).absolute()
         super().__init__(*args, **kwargs)
 
     @property
@@ -132,7 +114,7 @@ class TD3(stable_baselines3.TD3):
         return self._run.path
 
     def _setup_model(self) -> None:
-        refuse_what_is_theirs(self)
+        refuse_unsupported(self)
         self._spec = spec = spec_for(self.observation_space, self.action_space)
         if spec.images:
             self.policy_class = ImagePolicy
@@ -149,11 +131,15 @@ class TD3(stable_baselines3.TD3):
         self._run.notes += [NO_COPIES] if self.optimize_memory_usage else []
         weakref.finalize(self, self._run.close)
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
-        self._wanted, self._losses, self._evaluating = Wanted(cfg), dict[str, Any](), dict[EvalCallback, int]()
-        self._without_path: list[EvalCallback] = []
+        self._governor, self._losses, self._evaluating = (
+            RequestedUpdates(cfg),
+            dict[str, Any](),
+            dict[EvalCallback, int](),
+        )
+        self._lent_paths: list[EvalCallback] = []
         self._scaled_by: Any = None
         self._interrupted = False
-        share(self.policy, self._learner.agent)
+        share_memory(self.policy, self._learner.agent)
         self.replay_buffer = ReplayView(self, self._memory)
 
     def _setup_learn(
@@ -168,13 +154,13 @@ class TD3(stable_baselines3.TD3):
         if resets:
             self._collector.begin_episodes()
         if self._run.path is None:
-            self._wanted.updates_wanted = self._learner.updates
-            self._run.begin(whole(total), self._kept_in, self._wanted)
+            self._governor.updates_requested = self._learner.updates
+            self._run.begin(whole_steps(total), self._given_folder, self._governor)
             self._advance(lambda: self._collector.policy is not None)
         self._evaluating = {each: len(each.evaluations_results) for each in evaluations_in(callback)}
-        self._without_path = [each for each in self._evaluating if each.log_path is None]
-        for number_of, each in enumerate(self._without_path):  # it keeps results only where it has a path
-            each.log_path = f"{self._run.path}/evaluations-{number_of}"
+        self._lent_paths = [each for each in self._evaluating if each.log_path is None]
+        for n, each in enumerate(self._lent_paths):  # it keeps results only where it has a path
+            each.log_path = f"{self._run.path}/evaluations-{n}"
         return total, callback
 
     def _use_statistics(self) -> None:
@@ -185,7 +171,7 @@ class TD3(stable_baselines3.TD3):
             return
         memory: Any = self._memory
         _, of_observations, of_rewards = scaled_by
-        statistics = vec and TheirStatistics(vec, self._spec, memory.device)
+        statistics = vec and VecNormalizeStatistics(vec, self._spec, memory.device)
         memory.normaliser = statistics if of_observations else None
         memory.reward_scaler = statistics if of_rewards else None
         one_by_one = of_rewards and self.n_steps > 1
@@ -200,9 +186,9 @@ class TD3(stable_baselines3.TD3):
                 super().learn(*args, **kwargs)
                 self._advance(lambda: not self._evaluator.ready)
         finally:
-            for callback in self._without_path:
+            for callback in self._lent_paths:
                 callback.log_path = None
-        if self._kept_in is not None:
+        if self._given_folder is not None:
             self._run.write_policies()
         return self
 
@@ -245,7 +231,7 @@ class TD3(stable_baselines3.TD3):
         rate = self.actor.optimizer.param_groups[0]["lr"]
         if rate != self._learner.rates.get("actor_lr", self._run.requested.td3.actor_lr):
             self._learner.set_rates(actor_lr=rate, critic_lr=rate)
-        wanted = self._n_updates = self._wanted.updates_wanted = self._learner.updates + int(gradient_steps)
+        wanted = self._n_updates = self._governor.updates_requested = self._learner.updates + int(gradient_steps)
         self._advance(lambda: self._learner.updates >= wanted)
         self.logger.record("train/n_updates", wanted, exclude="tensorboard")
         for name, loss in self._losses.items():  # the newest that are known
@@ -323,7 +309,7 @@ class TD3(stable_baselines3.TD3):
 
     def _restore(self, path: Any, learned: dict[str, Any], updates: Any) -> None:
         """Takes over what a file holds: the state of a learner, or weights of Stable-Baselines3."""
-        with meaningful(path):
+        with as_sentences(path):
             if "updates" in learned:
                 self._learner.restore({**learned, "updates": updates})
             else:
@@ -345,8 +331,8 @@ class TD3(stable_baselines3.TD3):
         write(path, safetensors.numpy.save(ReplayView(self, self._memory).contents()), ".safetensors")
 
     def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
-        self.replay_buffer = ReplayView(self, self._memory)
-        with meaningful(path, "; pickles of Stable-Baselines3 are not read: add their rows with replay_buffer.add"):
+        vars(self)["replay_buffer"] = ReplayView(self, self._memory)
+        with as_sentences(path, "; pickles of Stable-Baselines3 are not read: add their rows with replay_buffer.add"):
             self.replay_buffer.fill(**safetensors.numpy.load(content_of(path, ".safetensors")))
 
 
@@ -370,23 +356,23 @@ class NotFound(UserError, FileNotFoundError):
     """A file that is not there; a FileNotFoundError is what theirs raises, and what scripts expect."""
 
 
-def only_theirs(what: str) -> UserError:
+def only_sb3(what: str) -> UserError:
     """Says who can do what this cannot."""
     return UserError(f"{what} is for stable_baselines3.TD3 alone; import that one for this script")
 
 
-def refuse_what_is_theirs(model: Any) -> None:
+def refuse_unsupported(model: Any) -> None:
     """Refuses code of the user's own that would take part in updates."""
     if type(model).train is not TD3.train:
-        raise only_theirs(f"a train of your own, which {type(model).__name__} has,")
+        raise only_sb3(f"a train of your own, which {type(model).__name__} has,")
     if model.policy_class not in (*POLICIES, ImagePolicy):
-        raise only_theirs(f"the policy {model.policy_class.__name__}")
+        raise only_sb3(f"the policy {model.policy_class.__name__}")
     if model.replay_buffer_class not in (None, *BUFFERS):
-        raise only_theirs(f"replay_buffer_class={model.replay_buffer_class.__name__}")
+        raise only_sb3(f"replay_buffer_class={model.replay_buffer_class.__name__}")
     known = {"n_steps": model.n_steps, "gamma": model.gamma}
     for name, value in model.replay_buffer_kwargs.items():
         if name != "handle_timeout_termination" and value != known.get(name):
-            raise only_theirs(f"replay_buffer_kwargs with {name}={value!r:.60}")
+            raise only_sb3(f"replay_buffer_kwargs with {name}={value!r:.60}")
     if model.gradient_steps != int(model.gradient_steps):
         raise UserError(f"gradient_steps={model.gradient_steps} is no whole number of updates")
 
@@ -407,13 +393,13 @@ def networks_of(policy: Any, spec: Spec) -> dict[str, Any]:
     is_adamw = optimiser is torch.optim.AdamW
     decay = of_optimiser.pop("weight_decay", DECAY_OF_ADAMW if is_adamw else 0.0)
     if policy.features_extractor_class not in EXTRACTORS:
-        raise only_theirs(f"features_extractor_class={policy.features_extractor_class.__name__}")
+        raise only_sb3(f"features_extractor_class={policy.features_extractor_class.__name__}")
     if policy.activation_fn not in ACTIVATIONS:
-        raise only_theirs(f"activation_fn={policy.activation_fn.__name__}")
+        raise only_sb3(f"activation_fn={policy.activation_fn.__name__}")
     if optimiser not in OPTIMISERS or of_optimiser or (decay and not is_adamw):
-        raise only_theirs(f"{optimiser.__name__} with optimizer_kwargs={policy.optimizer_kwargs}")
+        raise only_sb3(f"{optimiser.__name__} with optimizer_kwargs={policy.optimizer_kwargs}")
     if spec.images and not policy.normalize_images:
-        raise only_theirs("normalize_images=False with images")
+        raise only_sb3("normalize_images=False with images")
     actor, critic = get_actor_critic_arch(policy.net_arch)
     networks = {"actor_hidden": tuple(actor), "critic_hidden": tuple(critic), "weight_decay": decay}
     networks |= {f"{owner}_activation": ACTIVATIONS[policy.activation_fn] for owner in ("actor", "critic")}
@@ -435,12 +421,12 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
         raise UserError(f"train_freq={model.train_freq.frequency}: at least one step or episode belongs to a rollout")
     td3 = {name: getattr(model, name) for name in ("gamma", "tau", "batch_size", "policy_delay", "target_noise_clip")}
     td3 |= {"target_noise": model.target_policy_noise, "actor_lr": rate, "critic_lr": rate}
-    if td3["policy_delay"] == whole(td3["policy_delay"]):  # 2.0 is one too
-        td3["policy_delay"] = whole(td3["policy_delay"])
+    if td3["policy_delay"] == whole_steps(td3["policy_delay"]):  # 2.0 is one too
+        td3["policy_delay"] = whole_steps(td3["policy_delay"])
     settings = {
         "seeds": [seed],
         "total_steps": ENDLESS,
-        "random_steps": whole(model.learning_starts),
+        "random_steps": whole_steps(model.learning_starts),
         "updates_per_step": 1.0 if model.gradient_steps < 0 else model.gradient_steps / steps,
         "device": model.device.type,
         "threads": torch.get_num_threads(),
@@ -457,7 +443,7 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
         raise UserError(re.sub(r"\b(?:td3|replay)\.(\w+)", lambda m: NAMES.get(m[1], m[1]), str(error))) from None
 
 
-def whole(steps: float) -> int:
+def whole_steps(steps: float) -> int:
     """Steps as we count them; in scripts they may be 1e6, negative or infinite."""
     return math.ceil(min(max(steps, 0), ENDLESS - 1))
 
@@ -473,7 +459,7 @@ def name_of(env: Any) -> str:
 # Modules: their policies in our memory, so what is written to either is in both.
 
 
-def share(policy: Any, agent: Any) -> None:
+def share_memory(policy: Any, agent: Any) -> None:
     """Lets the parameters of a policy of theirs be views of our agent's."""
     for name in ("actor", "actor_target", "critic", "critic_target"):
         module = getattr(policy, name)
@@ -605,9 +591,8 @@ class VecEnvCollector:
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
         """Takes one step of all environments, as a replay of theirs would."""
         flat_s2 = flat_observations(s2, self.spec)
-        rows, endings, r = transitions(
-            self.spec, self._flat(s), flat_s2, a, rewards, dones, infos if self.handles_timeouts else [{}] * len(infos)
-        )
+        known = infos if self.handles_timeouts else [{}] * len(infos)
+        rows, endings, r = transitions(self.spec, self._flat(s), flat_s2, a, rewards, dones, known)
         self._newest_flat = None if any(endings) else flat_s2
         self.rows.append(rows)
         for env, ending in enumerate(endings):
@@ -642,16 +627,16 @@ class VecEnvCollector:
         return []
 
 
-class Wanted(Governor):
+class RequestedUpdates(Governor):
     """Calls for the updates that their loop asks for: their number depends on rollouts."""
 
-    updates_wanted = 0
+    updates_requested = 0
 
     def due(self, transitions: Any, updates: int) -> int:
-        return self.updates_wanted - updates
+        return self.updates_requested - updates
 
 
-class TheirStatistics(Normaliser):
+class VecNormalizeStatistics(Normaliser):
     """Scales batches by a VecNormalize's own statistics, as they are when transitions arrive."""
 
     def __init__(self, env: VecNormalize, spec: Spec, device: torch.device) -> None:
@@ -683,12 +668,11 @@ class TheirStatistics(Normaliser):
         return np.full((1, 1), np.sqrt(self.env.ret_rms.var + self.env.epsilon))
 
     def _scaled(self, s: Tensor) -> Tensor:
-        if not self.spec.images:
-            return ((s - self._mean) / self._std).clamp(-self._limit, self._limit)
-        width = 4 * self.spec.observation_size  # bytes of the vector, which frames follow
-        vectors = s[..., :width].reshape(-1).view(torch.float32).view(*s.shape[:-1], -1)
-        vectors = ((vectors - self._mean) / self._std).clamp(-self._limit, self._limit)
-        return torch.cat([vectors.view(-1).view(torch.uint8).view(*s.shape[:-1], width), s[..., width:]], dim=-1)
+        if s.dtype == torch.uint8:  # with images, whose frames follow the bytes of the vector
+            vectors, frames = s.split([4 * self.spec.observation_size, self.spec.frame_size], dim=-1)
+            vectors = self._scaled(vectors.reshape(-1).view(torch.float32).view(*s.shape[:-1], -1))
+            return torch.cat([vectors.view(-1).view(torch.uint8).view(*s.shape[:-1], -1), frames], dim=-1)
+        return ((s - self._mean) / self._std).clamp(-self._limit, self._limit)
 
     def scaled(self, batch: Batch) -> Batch:
         s, a, r, *rest = batch
@@ -701,7 +685,7 @@ class TheirStatistics(Normaliser):
 class RewardsOneByOne:
     """A replay whose rewards are scaled and clipped before n steps add them up."""
 
-    def __init__(self, replay: Any, statistics: TheirStatistics) -> None:
+    def __init__(self, replay: Any, statistics: VecNormalizeStatistics) -> None:
         self._replay, self._statistics = replay, statistics
         statistics.scale_batch = False
 
@@ -843,7 +827,7 @@ CLASSES = {kind.__name__: kind for kind in (*ARGUMENTS, *POLICIES, ImagePolicy, 
 
 
 @contextmanager
-def meaningful(path: Any, advice: str = "") -> Iterator[None]:
+def as_sentences(path: Any, advice: str = "") -> Iterator[None]:
     """Turns whatever a file that holds anything may raise into a sentence; nothing else is done inside."""
     try:
         yield
@@ -906,7 +890,7 @@ def write_model(path: Any, data: dict[str, Any]) -> None:
     write(path, content.getvalue(), ".zip")
 
 
-def made(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+def from_fields(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
     """What was described by these fields; no class is imported by a name."""
     kind = fields.pop(MADE, None)
     if kind is None:
@@ -920,15 +904,13 @@ def made(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
 
 def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the attributes of a model, and what it has learned: the state of a learner, or weights of theirs."""
-    with meaningful(path):
+    with as_sentences(path):
         content = content_of(path, ".zip")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             is_ours = MODEL in archive.namelist()
-            data, learned = our_model(archive, given) if is_ours else their_model(archive, env, given)
+            data, learned = t3d_model(archive, given) if is_ours else sb3_model(archive, env, given)
         if missing := [name for name in SAVED[:5] if name not in data]:
             raise Refused(f"it was saved without {', '.join(missing)}")
-        for name in NUMBERS & data.keys():
-            to_number(data[name])
         refuse_larger(data, len(content))
         return {name: value for name, value in data.items() if name in SAVED}, learned
 
@@ -944,11 +926,11 @@ def refuse_larger(data: dict[str, Any], size: int) -> None:
             raise Refused(f"it says that it has {count} networks with layers of {hidden}, and is smaller than these")
 
 
-def our_model(archive: zipfile.ZipFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def t3d_model(archive: zipfile.ZipFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `write_model` has written."""
     description = unpacked(archive, MODEL, MOST_JSON_BYTES)
     arrays = safetensors.numpy.load(unpacked(archive, TENSORS, MOST_BYTES))
-    stored = to_fields(json.loads(description, object_pairs_hook=lambda pairs: made(OrderedDict(pairs), arrays)))
+    stored = to_fields(json.loads(description, object_pairs_hook=lambda pairs: from_fields(OrderedDict(pairs), arrays)))
     if stored["format"] != FORMAT:
         raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
     data = to_fields(stored["model"])
@@ -959,7 +941,7 @@ def our_model(archive: zipfile.ZipFile, given: Mapping[str, Any]) -> tuple[dict[
     return data, to_fields(data.pop("learner"))
 
 
-def their_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def sb3_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a zip of theirs holds: values in plain JSON, and weights. Whatever is pickled in it is left alone."""
     fields = fields_in(unpacked(archive, "data", MOST_JSON_BYTES))
     weights = weights_in(unpacked(archive, "policy.pth", MOST_BYTES))
@@ -976,15 +958,15 @@ def their_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) ->
         text = str(described.get(name, kinds[0].__name__))
         known = [kind for kind in kinds if re.search(rf"\b{kind.__name__}\b", text)]
         if not known:
-            raise only_theirs(f"{name}={text:.80}")
+            raise only_sb3(f"{name}={text:.80}")
         networks[name] = known[0]
     if described.get("optimizer_kwargs"):
-        raise only_theirs(f"a zip with optimizer_kwargs={described['optimizer_kwargs']!s:.80}")
+        raise only_sb3(f"a zip with optimizer_kwargs={described['optimizer_kwargs']!s:.80}")
     data = {name: value for name, value in fields.items() if name in SAVED and not isinstance(value, dict | list)}
     data |= {"policy_kwargs": networks, "policy_class": MlpPolicy, "n_envs": 1, "_last_obs": None}
     if env is None:
         data["observation_space"] = spaces.Box(-np.inf, np.inf, (shapes["actor.mu.0.weight"][1],))
-        data["action_space"] = their_actions(to_fields(fields["action_space"]), actor[-1])
+        data["action_space"] = sb3_actions(to_fields(fields["action_space"]), actor[-1])
     else:
         data |= {"observation_space": env.observation_space, "action_space": env.action_space}
         data["policy_class"] = MultiInputPolicy if isinstance(env.observation_space, spaces.Dict) else MlpPolicy
@@ -1006,7 +988,7 @@ def weights_in(content: bytes) -> dict[str, Any]:
         raise Refused(f"its weights are more than tensors: torch does not read them ({type(error).__name__})") from None
 
 
-def their_actions(described: dict[str, Any], size: int) -> Any:
+def sb3_actions(described: dict[str, Any], size: int) -> Any:
     """Reads the bounds of actions from their description, which is text."""
     texts = [str(described.get(name, "")).strip("[]").split() for name in ("low", "high")]
     low, high = (np.array([*map(float, words)], np.float32) for words in texts)
