@@ -1,11 +1,11 @@
-"""Stable-Baselines3's TD3, learning with T3D: `from t3d.sb3 import TD3` in place of theirs.
+"""Stable-Baselines3's TD3 (here SB3's), learning with T3D: `from t3d.sb3 import TD3` in place of SB3's.
 
-Environments, wrappers, callbacks, logger, noise and the loop of `learn` are theirs, which the class inherits. The
-replay, updates, guards, the record of the run and files are ours: a rollout of theirs is what a collector of ours
-returns, and their `train` advances our loop (run/stepped.py) until the updates are made.
+The class inherits environments, wrappers, callbacks, logger, noise and the loop of `learn` from SB3. T3D replaces the
+replay, updates, guards, the record of the run and files: SB3's rollout is what T3D's collector returns, and SB3's
+`train` advances T3D's loop (run/stepped.py) until the updates are made.
 
-After the class: which of its arguments are settings of ours, modules that share our memory, the environments as our
-loop knows them, the replay in the shape of theirs, files.
+After the class: SB3's arguments as settings of T3D, modules that share T3D's memory, environments as T3D's loop knows
+them, the replay in the shape of SB3's, files.
 """
 # ruff: noqa: E402 (Stable-Baselines3 is an extra)
 
@@ -90,7 +90,9 @@ def shared(name: str) -> Any:
     def put(model: Any, value: Any) -> None:
         now = vars(model).get(name)
         if now and value is not None and getattr(value, "_orig_mod", value) is not now:  # of torch.compile
-            raise UserError(f"{name} of a model cannot be replaced: copy what is in it, or load() another model")
+            raise UserError(
+                f"{name} of a model cannot be replaced; use load(), set_parameters() or replay_buffer.add()"
+            )
         vars(model)[name] = value
 
     return property(lambda model: vars(model).get(name), put)
@@ -118,10 +120,10 @@ class TD3(stable_baselines3.TD3):
         self._spec = spec = spec_for(self.observation_space, self.action_space)
         if spec.images:
             self.policy_class = ImagePolicy
-        self.replay_buffer = ()  # theirs is not made
+        vars(self).update(policy=None, replay_buffer=())  # SB3 makes no replay
         super()._setup_model()
         self.policy.set_training_mode = ignore_mode
-        seed = int(np.random.randint(2**31)) if self.seed is None else int(self.seed)  # noqa: NPY002 (theirs)
+        seed = int(np.random.randint(2**31)) if self.seed is None else int(self.seed)  # noqa: NPY002 (SB3's seed)
         self._fixed, env_name = fixed_settings(self), name_of(self.env)
         cfg = config_of(self, networks_of(self.policy, spec), seed, env_name)
         handles_timeouts = self.replay_buffer_kwargs.get("handle_timeout_termination", True)
@@ -131,12 +133,8 @@ class TD3(stable_baselines3.TD3):
         self._run.notes += [NO_COPIES] if self.optimize_memory_usage else []
         weakref.finalize(self, self._run.close)
         self._learner, self._memory = self._run.parts.learner, self._run.parts.memory
-        self._governor, self._losses, self._evaluating = (
-            RequestedUpdates(cfg),
-            dict[str, Any](),
-            dict[EvalCallback, int](),
-        )
-        self._lent_paths: list[EvalCallback] = []
+        self._governor, self._losses = RequestedUpdates(cfg), dict[str, Any]()
+        self._evaluating, self._lent_paths = dict[EvalCallback, int](), list[EvalCallback]()
         self._scaled_by: Any = None
         self._interrupted = False
         share_memory(self.policy, self._learner.agent)
@@ -147,7 +145,7 @@ class TD3(stable_baselines3.TD3):
     ) -> tuple[int, BaseCallback]:
         changed = [name for name, value in fixed_settings(self).items() if self._fixed[name] != value]
         if changed:
-            raise UserError(f"{', '.join(changed)} of this model were changed after it was made; make another one")
+            raise UserError(f"{', '.join(changed)} of this model were changed after it was made; make a new model")
         self._use_statistics()
         resets = reset_num_timesteps or self._last_obs is None
         total, callback = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args)
@@ -220,13 +218,13 @@ class TD3(stable_baselines3.TD3):
         self._collector.newest = new_obs if self._vec_normalize_env is None else None
 
     def train(self, gradient_steps: int, batch_size: int = 0) -> None:
-        """Makes so many updates."""
+        """Makes gradient_steps updates."""
         if self._run.path is None:
             raise UserError("train makes updates once learn was called; a learn(0) is enough")
         if not self._memory.added[0]:
-            raise UserError("the replay is empty: learn() fills it, or replay_buffer.add")
+            raise UserError("the replay is empty; fill it by learn() or replay_buffer.add() before train()")
         if batch_size not in (0, self.batch_size):
-            raise UserError(f"batch_size={batch_size}: updates have the model's, {self.batch_size}; make another model")
+            raise UserError(f"train cannot change batch_size={self.batch_size} to {batch_size}; make a model with that")
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
         rate = self.actor.optimizer.param_groups[0]["lr"]
         if rate != self._learner.rates.get("actor_lr", self._run.requested.td3.actor_lr):
@@ -238,17 +236,17 @@ class TD3(stable_baselines3.TD3):
             self.logger.record(name, loss)
 
     def _advance(self, is_done: Callable[[], bool]) -> None:
-        """Takes stages of our loop until that is done, and reports what happens in them."""
+        """Advances T3D's loop until that is done, and reports what happens."""
         while not is_done():
             for event in self._run.advance():
                 if isinstance(event, Update):
                     self._losses = {"train/critic_loss": event.critic_loss, "train/actor_loss": event.actor_loss}
                 elif isinstance(event, Alarm | Note) and self.verbose:
-                    print(event.text)  # noqa: T201 (as theirs)
+                    print(event.text)  # noqa: T201 (as SB3 does)
 
     @contextmanager
     def _delayed_interrupts(self) -> Iterator[None]:
-        """Lets Ctrl-C wait until our loop stands still after a step; a second one does not wait."""
+        """Lets Ctrl-C wait until T3D's loop rests after a step; a second Ctrl-C does not wait."""
 
         def interrupt(number: int, frame: Any) -> None:
             if self._interrupted:
@@ -256,13 +254,13 @@ class TD3(stable_baselines3.TD3):
             self._interrupted = True
 
         self._interrupted, is_main = False, threading.current_thread() is threading.main_thread()
-        is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if is_ours:
+        takes_over = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if takes_over:
             signal.signal(signal.SIGINT, interrupt)
         try:
             yield
         finally:
-            if is_ours and signal.getsignal(signal.SIGINT) is interrupt:
+            if takes_over and signal.getsignal(signal.SIGINT) is interrupt:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
         if self._interrupted:
             raise KeyboardInterrupt
@@ -290,7 +288,7 @@ class TD3(stable_baselines3.TD3):
         force_reset: bool = True,
         **kwargs: Any,
     ) -> TD3:
-        """Loads what `save` has written, or a zip of theirs, of which nothing is unpickled."""
+        """Loads what `save` has written, or a zip of SB3's, of which nothing is unpickled."""
         given = {**(custom_objects or {}), **kwargs}
         env = env if env is None else cls._wrap_env(env, given.get("verbose", 0))
         data, learned = read_model(path, env, given)
@@ -318,13 +316,13 @@ class TD3(stable_baselines3.TD3):
         self._n_updates = self._learner.updates
 
     def set_parameters(self, load_path_or_dict: Any, exact_match: bool = True, device: Any = "auto") -> None:
-        """Takes parameters, as get_parameters() returns them or from a file."""
+        """Takes parameters that get_parameters() has returned, or those in a file."""
         if not isinstance(load_path_or_dict, dict):
             _, learned = read_model(load_path_or_dict, self.env, vars(self))
             self._restore(load_path_or_dict, learned, self._learner.updates)
             return
         super().set_parameters(load_path_or_dict, exact_match, device)
-        warnings.warn("Adam's moments are not among parameters and stay as they are; files have them", stacklevel=2)
+        warnings.warn("parameters have no moments of Adam; set_parameters(path) of a saved model has", stacklevel=2)
 
     def save_replay_buffer(self, path: Any) -> None:
         """Saves every transition and where it comes from, the oldest first, as safetensors."""
@@ -336,7 +334,7 @@ class TD3(stable_baselines3.TD3):
             self.replay_buffer.fill(**safetensors.numpy.load(content_of(path, ".safetensors")))
 
 
-# Settings: the arguments of their TD3 as ours, and what only theirs can do.
+# Settings: arguments of SB3's TD3 as T3D's settings, and what only SB3 can do.
 
 POLICIES = MlpPolicy, CnnPolicy, MultiInputPolicy
 EXTRACTORS = FlattenExtractor, NatureCNN, CombinedExtractor
@@ -349,15 +347,15 @@ NAMES = {"target_noise": "target_policy_noise", "capacity": "buffer_size", "n_st
 
 
 class UnknownSpace(UserError, AssertionError):
-    """A space that nothing can be learned in; an AssertionError is what theirs raises, and what scripts expect."""
+    """A space that nothing can be learned in; also the AssertionError that SB3 raises and scripts catch."""
 
 
 class NotFound(UserError, FileNotFoundError):
-    """A file that is not there; a FileNotFoundError is what theirs raises, and what scripts expect."""
+    """A missing file; also the FileNotFoundError that SB3 raises and scripts catch."""
 
 
 def only_sb3(what: str) -> UserError:
-    """Says who can do what this cannot."""
+    """Refuses what T3D cannot do and SB3 can."""
     return UserError(f"{what} is for stable_baselines3.TD3 alone; import that one for this script")
 
 
@@ -374,7 +372,7 @@ def refuse_unsupported(model: Any) -> None:
         if name != "handle_timeout_termination" and value != known.get(name):
             raise only_sb3(f"replay_buffer_kwargs with {name}={value!r:.60}")
     if model.gradient_steps != int(model.gradient_steps):
-        raise UserError(f"gradient_steps={model.gradient_steps} is no whole number of updates")
+        raise UserError(f"gradient_steps={model.gradient_steps} is not an integer")
 
 
 def spec_for(observation_space: Any, action_space: Any) -> Spec:
@@ -388,7 +386,7 @@ def spec_for(observation_space: Any, action_space: Any) -> Spec:
 
 
 def networks_of(policy: Any, spec: Spec) -> dict[str, Any]:
-    """The networks of a policy of theirs and their optimiser, as fields of TD3Config; raises for what is theirs."""
+    """Networks and optimiser of SB3's policy as fields of TD3Config; refuses what only SB3 has."""
     optimiser, of_optimiser = policy.optimizer_class, dict(policy.optimizer_kwargs)
     is_adamw = optimiser is torch.optim.AdamW
     decay = of_optimiser.pop("weight_decay", DECAY_OF_ADAMW if is_adamw else 0.0)
@@ -418,7 +416,7 @@ def config_of(model: Any, networks: dict[str, Any], seed: int, env_name: str) ->
     """The configuration of a run with a model's arguments."""
     rate, steps = float(model.lr_schedule(1)), model.train_freq.frequency * model.n_envs
     if steps < 1:
-        raise UserError(f"train_freq={model.train_freq.frequency}: at least one step or episode belongs to a rollout")
+        raise UserError(f"train_freq={model.train_freq.frequency} is too small; it must be at least 1")
     td3 = {name: getattr(model, name) for name in ("gamma", "tau", "batch_size", "policy_delay", "target_noise_clip")}
     td3 |= {"target_noise": model.target_policy_noise, "actor_lr": rate, "critic_lr": rate}
     if td3["policy_delay"] == whole_steps(td3["policy_delay"]):  # 2.0 is one too
@@ -456,11 +454,11 @@ def name_of(env: Any) -> str:
     return "environment"
 
 
-# Modules: their policies in our memory, so what is written to either is in both.
+# Modules: SB3's policies in T3D's memory, so what is written to either is in both.
 
 
 def share_memory(policy: Any, agent: Any) -> None:
-    """Lets the parameters of a policy of theirs be views of our agent's."""
+    """Makes the parameters of SB3's policy views of those of T3D's agent."""
     for name in ("actor", "actor_target", "critic", "critic_target"):
         module = getattr(policy, name)
         if isinstance(policy, ImagePolicy):
@@ -473,7 +471,7 @@ def share_memory(policy: Any, agent: Any) -> None:
 
 
 def layers(stack: Stack, flat: Tensor) -> Iterator[Tensor]:
-    """Parts of flat (K, P), which has a number for each parameter, as their linear layers have them."""
+    """Views of flat (K, P), the parameters of K networks: weights and biases as torch shapes them."""
     pieces = stack.architecture.parameters(flat.detach())
     for row in range(len(flat)):
         for weight, bias in zip(pieces[::2], pieces[1::2], strict=True):  # (K, in, out), (K, 1, out)
@@ -494,7 +492,7 @@ class Weights(nn.Module):
 
 
 class ImageActor(BasePolicy):
-    """An actor with our encoder of images."""
+    """An actor with T3D's encoder of images."""
 
     def __init__(self, observation_space: Any, action_space: Any, networks: dict[str, Any]) -> None:
         super().__init__(observation_space, action_space, squash_output=True)
@@ -516,7 +514,7 @@ class ImageActor(BasePolicy):
 
 
 class ImagePolicy(CnnPolicy):
-    """In the shape of their CnnPolicy: an actor and critics that share our encoder."""
+    """SB3's CnnPolicy with an actor and critics that share T3D's encoder."""
 
     def _build(self, lr_schedule: Any) -> None:
         spec = spec_for(self.observation_space, self.action_space)
@@ -533,7 +531,7 @@ class ImagePolicy(CnnPolicy):
     set_training_mode = staticmethod(ignore_mode)
 
 
-# World: their environments, statistics and evaluations as our loop knows them.
+# World: SB3's environments, statistics and evaluations as T3D's loop knows them.
 
 
 def transitions(
@@ -551,13 +549,13 @@ def transitions(
 
 
 def flat_observations(observations: Any, spec: Spec) -> NDArray[Any]:
-    """Observations of all environments, as our replay and policies take them."""
+    """Observations of all environments, as T3D's replay and policies take them."""
     first = next(iter(observations.values())) if isinstance(observations, dict) else observations
     return flatten_batch(observations, len(first), spec)
 
 
 class VecEnvCollector:
-    """Returns to our loop what their loop has added since."""
+    """Passes the transitions that SB3's loop collects on to T3D's loop."""
 
     keeps_episodes, takes_turns = False, True
 
@@ -589,7 +587,7 @@ class VecEnvCollector:
         return flat_observations(observations, self.spec)
 
     def add(self, s: Any, s2: Any, a: Any, rewards: Any, dones: Any, infos: Any) -> None:
-        """Takes one step of all environments, as a replay of theirs would."""
+        """Takes one step of all environments, as SB3's replay would."""
         flat_s2 = flat_observations(s2, self.spec)
         known = infos if self.handles_timeouts else [{}] * len(infos)
         rows, endings, r = transitions(self.spec, self._flat(s), flat_s2, a, rewards, dones, known)
@@ -606,7 +604,7 @@ class VecEnvCollector:
             self.running[env] = now
 
     def publish(self, snapshot: PolicySnapshot, updates: int) -> None:
-        self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # their environments scale observations
+        self.policy = MemberPolicy(snapshot._replace(scaling=None), 0)  # VecNormalize scales observations
 
     def poll(self) -> Collected:
         rows, origins, ended = self.rows, self.origins, self.ended
@@ -628,7 +626,7 @@ class VecEnvCollector:
 
 
 class RequestedUpdates(Governor):
-    """Calls for the updates that their loop asks for: their number depends on rollouts."""
+    """Makes the updates that `train` is called for; how many depends on rollouts."""
 
     updates_requested = 0
 
@@ -715,14 +713,14 @@ def evaluations_in(callback: Any) -> Iterator[EvalCallback]:
             yield from evaluations_in(each)
 
 
-# Replay: ours in the shape of theirs.
+# Replay: T3D's in the shape of SB3's.
 
 
 COLUMNS = {"observations": 0, "actions": 1, "rewards": 2, "next_observations": 4}  # of a row
 
 
 class ReplayView(NStepReplayBuffer):
-    """Reads, samples and adds to our replay; its arrays hold what is filled, and on the CPU they are the replay's."""
+    """T3D's replay as SB3's; arrays hold the filled part, and on the CPU they share its memory."""
 
     def __init__(self, model: Any, memory: Any) -> None:
         self.observation_space, self.action_space = model.observation_space, model.action_space
@@ -766,7 +764,7 @@ class ReplayView(NStepReplayBuffer):
             raise UserError("a replay with images keeps frames once, so it has no arrays that could be read or saved")
 
     def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-        """Single transitions, as theirs draw them."""
+        """Single transitions, as SB3's buffers draw them."""
         kind: Any = DictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else ReplayBuffer
         return kind._get_samples(self, batch_inds, env)
 
@@ -775,7 +773,7 @@ class ReplayView(NStepReplayBuffer):
         return SimpleNamespace(**{name: copy.deepcopy(getattr(self, name), memo) for name in names})
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Takes a step of every environment from elsewhere; such rows have no neighbours, and are no steps."""
+        """Adds a step of every environment from elsewhere; it has no neighbours, and is no step of the run."""
         spec = self.memory.replay.spec
         s, s2 = flat_observations(obs, spec), flat_observations(next_obs, spec)
         infos = infos if self.handle_timeout_termination else [{}] * len(infos)
@@ -810,7 +808,7 @@ class ReplayView(NStepReplayBuffer):
         self.memory.carried[0] += len(rows)  # no step of the run
 
 
-# Files: JSON and safetensors in a zip, in which nothing is code; and their zips.
+# Files: JSON and safetensors in a zip, in which nothing is code; and SB3's zips.
 
 MODEL, TENSORS, FORMAT, MADE = "model.json", "tensors.safetensors", 1, "made by T3D as"
 MOST_BYTES, MOST_JSON_BYTES = 2**33, 2**28  # of a file, and of a description in it, before it is unpacked; chosen
@@ -828,7 +826,7 @@ CLASSES = {kind.__name__: kind for kind in (*ARGUMENTS, *POLICIES, ImagePolicy, 
 
 @contextmanager
 def as_sentences(path: Any, advice: str = "") -> Iterator[None]:
-    """Turns whatever a file that holds anything may raise into a sentence; nothing else is done inside."""
+    """Turns what reading a file raises into a sentence; nothing else is done inside."""
     try:
         yield
     except UserError:
@@ -891,7 +889,7 @@ def write_model(path: Any, data: dict[str, Any]) -> None:
 
 
 def from_fields(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """What was described by these fields; no class is imported by a name."""
+    """Makes the object that these fields describe; no class is imported by its name."""
     kind = fields.pop(MADE, None)
     if kind is None:
         return fields
@@ -903,12 +901,12 @@ def from_fields(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> A
 
 
 def read_model(path: Any, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the attributes of a model, and what it has learned: the state of a learner, or weights of theirs."""
+    """Reads the attributes of a model, and what it has learned: the state of a learner, or SB3's weights."""
     with as_sentences(path):
         content = content_of(path, ".zip")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            is_ours = MODEL in archive.namelist()
-            data, learned = t3d_model(archive, given) if is_ours else sb3_model(archive, env, given)
+            is_t3d = MODEL in archive.namelist()
+            data, learned = t3d_model(archive, given) if is_t3d else sb3_model(archive, env, given)
         if missing := [name for name in SAVED[:5] if name not in data]:
             raise Refused(f"it was saved without {', '.join(missing)}")
         refuse_larger(data, len(content))
@@ -935,14 +933,14 @@ def t3d_model(archive: zipfile.ZipFile, given: Mapping[str, Any]) -> tuple[dict[
         raise Refused(f"it has format {stored['format']!r:.60}, and this T3D reads {FORMAT}")
     data = to_fields(stored["model"])
     data["train_freq"] = tuple(data.get("train_freq", (1, "step")))
-    if data.get("has_schedule") and "learning_rate" not in given:
-        text = "its learning rate was a schedule, which is code and not saved: give it to load(..., learning_rate=...)"
+    if data.get("has_schedule") and "learning_rate" in {*data} - {*given}:
+        text = "its learning rate was a schedule, which is code and not saved; give it to load(..., learning_rate=...)"
         warnings.warn(f"{text}; until then the rate is the schedule's first, {data['learning_rate']}", stacklevel=4)
     return data, to_fields(data.pop("learner"))
 
 
 def sb3_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a zip of theirs holds: values in plain JSON, and weights. Whatever is pickled in it is left alone."""
+    """Reads plain JSON and weights of SB3's zip, and leaves alone whatever is pickled in it."""
     fields = fields_in(unpacked(archive, "data", MOST_JSON_BYTES))
     weights = weights_in(unpacked(archive, "policy.pth", MOST_BYTES))
     if any("features_extractor" in name for name in weights):
@@ -972,7 +970,7 @@ def sb3_model(archive: zipfile.ZipFile, env: Any, given: Mapping[str, Any]) -> t
         data["policy_class"] = MultiInputPolicy if isinstance(env.observation_space, spaces.Dict) else MlpPolicy
         names = [name for name in ("learning_rate", "train_freq", "action_noise") if name not in {**data, **given}]
         if names:
-            text = f"{', '.join(names)} are pickled in it, which is not read: give them to load() to train as before"
+            text = f"{', '.join(names)} are pickled in it and not read: give them to load() to train as before"
             warnings.warn(text, stacklevel=4)
     return data, weights
 

@@ -493,7 +493,7 @@ def test_arguments_that_cannot_be_are_named(arguments: dict[str, Any], sentence:
 def test_another_batch_size_is_refused() -> None:
     model = small()
     model.learn(60).train(1, batch_size=16)
-    with pytest.raises(UserError, match="batch_size=64"):
+    with pytest.raises(UserError, match="batch_size=16 to 64"):
         model.train(5, batch_size=64)
 
 
