@@ -667,7 +667,7 @@ class VecNormalizeStatistics(Normaliser):
 
     def _scaled(self, s: Tensor) -> Tensor:
         if s.dtype == torch.uint8:  # with images, whose frames follow the bytes of the vector
-            vectors, frames = s.split([4 * self.spec.observation_size, self.spec.frame_size], dim=-1)
+            vectors, frames = torch.split(s, [4 * self.spec.observation_size, self.spec.frame_size], dim=-1)
             vectors = self._scaled(vectors.reshape(-1).view(torch.float32).view(*s.shape[:-1], -1))
             return torch.cat([vectors.view(-1).view(torch.uint8).view(*s.shape[:-1], -1), frames], dim=-1)
         return ((s - self._mean) / self._std).clamp(-self._limit, self._limit)
