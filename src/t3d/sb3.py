@@ -274,6 +274,8 @@ class TD3(stable_baselines3.TD3):
         if noise is not None and type(changed["action_noise"]) not in ARGUMENTS:
             warnings.warn("an action noise of your own is not saved; give it to load()", stacklevel=2)
             changed["action_noise"] = None
+        of_timeouts = [pair for pair in self.replay_buffer_kwargs.items() if pair[0] not in ("n_steps", "gamma")]
+        changed["replay_buffer_kwargs"] = dict(of_timeouts)  # the others are the model's own
         data |= {name: value for name, value in changed.items() if name in data}
         write_model(path, {**data, "has_schedule": callable(self.learning_rate), "learner": self._learner.state()})
 

@@ -171,6 +171,13 @@ def test_parameters_are_set_from_files_with_the_moments_and_from_values_without(
     np.testing.assert_array_equal(other.predict(PENDULUM)[0], model.predict(PENDULUM)[0])
 
 
+def test_other_n_steps_may_be_given_and_the_meaning_of_timeouts_is_kept(tmp_path: Path) -> None:
+    kwargs = {"handle_timeout_termination": False}
+    small(n_steps=3, replay_buffer_kwargs=kwargs).save(tmp_path / "model")
+    loaded = TD3.load(tmp_path / "model", n_steps=5)
+    assert loaded._memory.sampler.n_step == 5 and not loaded.replay_buffer.handle_timeout_termination
+
+
 def test_networks_without_hidden_layers_come_back(tmp_path: Path) -> None:
     model = small(policy_kwargs={"net_arch": []})
     model.save(tmp_path / "linear")
