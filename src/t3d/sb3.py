@@ -545,7 +545,8 @@ def transitions(
         for done, info in zip(dones, infos, strict=True)
     ]
     r = [number("reward", float(reward)) for reward in rewards]
-    r_and_terminated = np.array([*zip(r, (ending == TERMINATED for ending in endings), strict=True)], np.float32)
+    both = [(reward, ending == TERMINATED) for reward, ending in zip(r, endings, strict=True)]
+    r_and_terminated = np.array(both, np.float32)
     a = np.asarray(a, np.float32).reshape(len(r), -1)
     return rows_of(spec, s, a, r_and_terminated, s2), endings, r
 
