@@ -107,9 +107,18 @@ def test_actor_processes_and_a_sweep(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run" / "last").iterdir()} >= {"gamma-0.9-seed-0.safetensors"}
 
 
+@pytest.mark.parametrize("beside_acting", [0, 4])
 def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside_acting: int
 ) -> None:
+    """Also where others learn meanwhile, as on a GPU; each member makes its own updates."""
+    made_parts, init = helpers.caught(monkeypatch, Parts), Budgets.__init__
+
+    def as_on_a_gpu(self: Budgets, parts: Parts) -> None:
+        init(self, parts)
+        self.beside_acting = beside_acting
+
+    monkeypatch.setattr(Budgets, "__init__", as_on_a_gpu)
     acted: dict[tuple[int, ...], set[int]] = {}
     receive = Ring.receive
 
@@ -123,6 +132,8 @@ def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
     list(t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2])))
     each = [updates - {RANDOM} for updates in acted.values()]
     assert len(set.union(*each)) > 5 and max(map(len, each)) == 1
+    pace = made_parts[0].pace
+    assert isinstance(pace, Budgets) and made_parts[0].learner.made == [steps - steps % 2 for steps in pace.steps]
 
 
 def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(

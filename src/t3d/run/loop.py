@@ -199,7 +199,7 @@ class Trainer:
                 if reports:
                     events += self.reporter.learned(trace)
             due -= count
-            if self.pace.acts_meanwhile or not due:
+            if self.pace.lets_act:
                 self.publisher.publish()
         if learner.updates == before:
             self.publisher.finish()
