@@ -16,7 +16,7 @@ import helpers
 import t3d
 from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
-from t3d.actors.shared_memory import RANDOM, Ring
+from t3d.actors.shared_memory import RANDOM, Ring, SharedState
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
 from t3d.app.cli import main
@@ -26,7 +26,7 @@ from t3d.errors import UserError
 from t3d.events import Diagnosed, End, EpisodeEnd, Update
 from t3d.insight.explain import explained
 from t3d.insight.one_update import one_update
-from t3d.policy.acting import SavedPolicy
+from t3d.policy.acting import PolicySnapshot, SavedPolicy
 from t3d.run.pace import Budgets
 from t3d.run.parts import Parts
 from t3d.ship.c_source import c_source
@@ -120,7 +120,12 @@ def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
 
     monkeypatch.setattr(Budgets, "__init__", as_on_a_gpu)
     acted: dict[tuple[int, ...], set[int]] = {}
-    receive = Ring.receive
+    published: dict[int, Any] = {}  # by updates, (M, P)
+    receive, publish = Ring.receive, SharedState.publish
+
+    def kept(self: SharedState, snapshot: PolicySnapshot, limit: int) -> None:
+        published[snapshot.updates] = snapshot.flat.copy()
+        publish(self, snapshot, limit)
 
     def seen(self: Ring) -> Any:
         rows, about = receive(self)
@@ -129,9 +134,13 @@ def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
         return rows, about
 
     monkeypatch.setattr(Ring, "receive", seen)
+    monkeypatch.setattr(SharedState, "publish", kept)
     list(t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2])))
-    each = [updates - {RANDOM} for updates in acted.values()]
-    assert len(set.union(*each)) > 5 and max(map(len, each)) == 1
+    by_policy = {about: sorted(updates - {RANDOM}) for about, updates in acted.items() if updates != {RANDOM}}
+    assert len({first for first, *_ in by_policy.values()}) > 5
+    for (member, *_), (first, *others) in by_policy.items():
+        assert all(np.array_equal(published[other][member], published[first][member]) for other in others)
+    assert beside_acting or all(len(updates) == 1 for updates in by_policy.values())
     pace = made_parts[0].pace
     assert isinstance(pace, Budgets) and made_parts[0].learner.made == [steps - steps % 2 for steps in pace.steps]
 

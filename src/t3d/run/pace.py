@@ -46,7 +46,7 @@ class Steady:
 
 
 class Budgets(Steady):
-    """A budget for each member, for a rule that hears episodes; as members share nothing, each learns as it would alone.
+    """A budget for each member, for a rule that hears episodes; members share nothing, so each learns as if alone.
 
     A member with a budget rests from acting until all others have one too, or cannot act any more. Then they learn,
     until the first has used up its own and acts again. On a GPU, where learning without some members takes hardly less
