@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from t3d.events import Diagnosed, End, EpisodeEnd, Update
 from t3d.insight.explain import explained
 from t3d.insight.one_update import one_update
 from t3d.policy.acting import PolicySnapshot, SavedPolicy
+from t3d.run import pace
 from t3d.run.pace import Budgets
 from t3d.run.parts import Parts
 from t3d.ship.c_source import c_source
@@ -107,18 +109,13 @@ def test_actor_processes_and_a_sweep(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run" / "last").iterdir()} >= {"gamma-0.9-seed-0.safetensors"}
 
 
-@pytest.mark.parametrize("beside_acting", [0, 4])
+@pytest.mark.parametrize("at_once", [64, 4])
 def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside_acting: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """Also where others learn meanwhile, as on a GPU; each member makes its own updates."""
-    made_parts, init = helpers.caught(monkeypatch, Parts), Budgets.__init__
-
-    def as_on_a_gpu(self: Budgets, parts: Parts) -> None:
-        init(self, parts)
-        self.beside_acting = beside_acting
-
-    monkeypatch.setattr(Budgets, "__init__", as_on_a_gpu)
+    """While others learn, and when a run is resumed, too; and each member makes its own updates."""
+    made_parts = helpers.caught(monkeypatch, Parts)
+    monkeypatch.setattr(pace, "AT_ONCE", at_once)
     acted: dict[tuple[int, ...], set[int]] = {}
     published: dict[int, Any] = {}  # by updates, (M, P)
     receive, publish = Ring.receive, SharedState.publish
@@ -135,14 +132,38 @@ def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
 
     monkeypatch.setattr(Ring, "receive", seen)
     monkeypatch.setattr(SharedState, "publish", kept)
-    list(t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2])))
+    run = Budgets.run
+
+    def stopping(self: Budgets, n: int) -> Any:
+        trace = run(self, n)
+        if not stopped and self.parts.learner.updates > 100 and len(self._resting()) == 2:
+            stopped.append(self.parts.learner.updates)
+            started.stop()
+        return trace
+
+    def slow(self: Budgets, n: int) -> Any:
+        if self.parts.learner.updates == stopped[0]:
+            taken = self.parts.collector.shared_state.taken[self._resting()]  # type: ignore[attr-defined]
+            time.sleep(2)  # by then an actor that may act has acted
+            now = self.parts.collector.shared_state.taken[self._resting()]  # type: ignore[attr-defined]
+            waited.append(np.array_equal(now, taken))
+        return run(self, n)
+
+    stopped, waited = list[int](), list[bool]()
+    monkeypatch.setattr(Budgets, "run", stopping)
+    started = t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2]))
+    list(started)
+    assert stopped
+    monkeypatch.setattr(Budgets, "run", slow)
+    list(t3d.resume(tmp_path / "run"))
+    assert waited == [True]
     by_policy = {about: sorted(updates - {RANDOM}) for about, updates in acted.items() if updates != {RANDOM}}
     assert len({first for first, *_ in by_policy.values()}) > 5
     for (member, *_), (first, *others) in by_policy.items():
         assert all(np.array_equal(published[other][member], published[first][member]) for other in others)
-    assert beside_acting or all(len(updates) == 1 for updates in by_policy.values())
-    pace = made_parts[0].pace
-    assert isinstance(pace, Budgets) and made_parts[0].learner.made == [steps - steps % 2 for steps in pace.steps]
+    parts = made_parts[-1]
+    assert isinstance(parts.pace, Budgets)
+    assert parts.learner.made == [steps - steps % 2 for steps in parts.pace.steps]
 
 
 def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(

@@ -218,8 +218,10 @@ def hear(agent: TD7Agent, cfg: TD7Config, member: int, episode: EpisodeResult, u
     if updates > cfg.assess_after and not forgiven:
         best.mul_(FORGIVEN)
         forgiven.fill_(1)
-    episodes.add_(1)
     steps.add_(episode.length)
+    if episode.bad_values:  # it was cut off, so its return says nothing
+        return 0
+    episodes.add_(1)
     lowest.clamp_(max=episode.total_reward)
     is_better = bool(lowest >= best)
     if is_better and episodes < (cfg.assess_episodes if forgiven else 1):

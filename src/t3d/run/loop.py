@@ -198,7 +198,7 @@ class Trainer:
                     trace = self.pace.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
-            due -= count
+            due = min(due - count, self.pace.due())
             if self.pace.lets_act:
                 self.publisher.publish()
         if learner.updates == before:

@@ -14,7 +14,7 @@ from t3d.types import EpisodeResult, State
 if TYPE_CHECKING:
     from t3d.run.parts import Parts
 
-UPDATES_BESIDE_ACTING = 64  # between two looks at what others have collected; chosen
+AT_ONCE = 64  # updates between two looks at what others have collected, and at what the user asks for; chosen
 
 
 class Steady:
@@ -49,14 +49,13 @@ class Budgets(Steady):
     """A budget for each member, for a rule that hears episodes; members share nothing, so each learns as if alone.
 
     A member with a budget rests from acting until all others have one too, or cannot act any more. Then they learn,
-    until the first has used up its own and acts again. On a GPU, where learning without some members takes hardly less
-    time than with all, nobody waits for those who act in other processes.
+    until the first has used up its own and acts again. Nobody waits for those who act in other processes.
     """
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.steps = [0] * parts.learner.members  # of each member, whose updates have become due so far
-        self.beside_acting = UPDATES_BESIDE_ACTING if parts.cfg.device == "cuda" and parts.cfg.async_actors else 0
+        self.waits = not parts.cfg.async_actors  # for those who act, where they act in this process
         parts.collector.rest(())
 
     def budget(self, member: int) -> int:
@@ -69,7 +68,7 @@ class Budgets(Steady):
         budgets = {member: self.budget(member) for member in parts.living}
         least = min(filter(None, budgets.values()), default=0)
         acting = [m for m, budget in budgets.items() if not budget and parts.steps[m] < parts.cfg.total_steps]
-        return min(least, self._whole(self.beside_acting)) if acting else least
+        return 0 if acting and self.waits else min(least, max(self._whole(AT_ONCE), len(parts.learner.phases)))
 
     def run(self, n: int) -> Any:
         learner, awake = self.parts.learner, self._resting()
