@@ -20,7 +20,7 @@ AT_ONCE = 64  # updates between two looks at what others have collected, and at 
 class Steady:
     """A ratio of updates to steps, the same for all members."""
 
-    lets_act = True  # whether anybody acts by what was learned last
+    lets_act = True  # whether somebody acts next, by the newest policy
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.governor = parts, Governor(parts.cfg)
