@@ -49,7 +49,7 @@ class EpisodeResult(NamedTuple):
     total_reward: float
     length: int
     terminated: bool  # otherwise it was truncated, or cut off at eval.max_steps
-    bad_values: int = 0  # kept out of it; counted in evaluations only
+    bad_values: int = 0  # kept out of it; of an episode in training the one that cut it off
     metrics: Mapping[str, float] = {}  # what `info` said of it, as world/metrics.py reduces it
     unusable: Mapping[str, str] = {}  # metrics that it lacks, and why
     args: Mapping[str, Any] = {}  # of env.schedule: those that this episode had

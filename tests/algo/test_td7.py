@@ -203,6 +203,14 @@ def test_later_a_policy_is_assessed_over_several_episodes_by_its_lowest_return()
     assert heard(learner, [90.0, 90.0, 90.0]) == [0, 0, 30] and checkpoint(learner) == 8
 
 
+def test_an_episode_that_was_cut_off_says_nothing_of_a_policy_but_its_steps_count() -> None:
+    learner = Learner(SPEC, CFG, (0,), rule=TD7)
+    mark(learner, 5)
+    cut = EpisodeResult(0, 0, 900.0, 3, terminated=False, bad_values=1)
+    assert learner.hear(0, cut) == 0 and checkpoint(learner) != 5
+    assert heard(learner, [-50.0]) == [13] and checkpoint(learner) == 5 and float(learner.agent.assessment.best) == -50
+
+
 def test_another_task_is_assessed_anew() -> None:
     learner = Learner(SPEC, CFG, (0, 1), rule=TD7)
     heard(learner, [500.0])

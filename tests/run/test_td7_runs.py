@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import helpers
 import t3d
 from run_folders import assert_equal
 from t3d.actors.inline import InlineCollector
-from t3d.actors.shared_memory import RANDOM, Ring
+from t3d.actors.shared_memory import RANDOM, Ring, SharedState
 from t3d.algo.learner import Learner
 from t3d.algo.networks import named_tensors
 from t3d.app.cli import main
@@ -26,7 +27,8 @@ from t3d.errors import UserError
 from t3d.events import Diagnosed, End, EpisodeEnd, Update
 from t3d.insight.explain import explained
 from t3d.insight.one_update import one_update
-from t3d.policy.acting import SavedPolicy
+from t3d.policy.acting import PolicySnapshot, SavedPolicy
+from t3d.run import pace
 from t3d.run.pace import Budgets
 from t3d.run.parts import Parts
 from t3d.ship.c_source import c_source
@@ -107,11 +109,20 @@ def test_actor_processes_and_a_sweep(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run" / "last").iterdir()} >= {"gamma-0.9-seed-0.safetensors"}
 
 
+@pytest.mark.parametrize("at_once", [64, 4])
 def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
+    """While others learn, and when a run is resumed, too; and each member makes its own updates."""
+    made_parts = helpers.caught(monkeypatch, Parts)
+    monkeypatch.setattr(pace, "AT_ONCE", at_once)
     acted: dict[tuple[int, ...], set[int]] = {}
-    receive = Ring.receive
+    published: dict[int, Any] = {}  # by updates, (M, P)
+    receive, publish = Ring.receive, SharedState.publish
+
+    def kept(self: SharedState, snapshot: PolicySnapshot, limit: int) -> None:
+        published[snapshot.updates] = snapshot.flat.copy()
+        publish(self, snapshot, limit)
 
     def seen(self: Ring) -> Any:
         rows, about = receive(self)
@@ -120,9 +131,39 @@ def test_an_actor_acts_by_one_policy_from_an_episodes_beginning_to_its_end(
         return rows, about
 
     monkeypatch.setattr(Ring, "receive", seen)
-    list(t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2])))
-    each = [updates - {RANDOM} for updates in acted.values()]
-    assert len(set.union(*each)) > 5 and max(map(len, each)) == 1
+    monkeypatch.setattr(SharedState, "publish", kept)
+    run = Budgets.run
+
+    def stopping(self: Budgets, n: int) -> Any:
+        trace = run(self, n)
+        if not stopped and self.parts.learner.updates > 100 and len(self._resting()) == 2:
+            stopped.append(self.parts.learner.updates)
+            started.stop()
+        return trace
+
+    def slow(self: Budgets, n: int) -> Any:
+        if self.parts.learner.updates == stopped[0]:
+            taken = self.parts.collector.shared_state.taken[self._resting()]  # type: ignore[attr-defined]
+            time.sleep(2)  # by then an actor that may act has acted
+            now = self.parts.collector.shared_state.taken[self._resting()]  # type: ignore[attr-defined]
+            waited.append(np.array_equal(now, taken))
+        return run(self, n)
+
+    stopped, waited = list[int](), list[bool]()
+    monkeypatch.setattr(Budgets, "run", stopping)
+    started = t3d.train(small(tmp_path, "run", actors="local:2", seeds=[0, 1, 2]))
+    list(started)
+    assert stopped
+    monkeypatch.setattr(Budgets, "run", slow)
+    list(t3d.resume(tmp_path / "run"))
+    assert waited == [True]
+    by_policy = {about: sorted(updates - {RANDOM}) for about, updates in acted.items() if updates != {RANDOM}}
+    assert len({first for first, *_ in by_policy.values()}) > 5
+    for (member, *_), (first, *others) in by_policy.items():
+        assert all(np.array_equal(published[other][member], published[first][member]) for other in others)
+    parts = made_parts[-1]
+    assert isinstance(parts.pace, Budgets)
+    assert parts.learner.made == [steps - steps % 2 for steps in parts.pace.steps]
 
 
 def test_the_checkpoint_policy_is_evaluated_shipped_and_exported(

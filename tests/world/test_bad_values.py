@@ -16,7 +16,9 @@ from t3d.algo.learner import Learner
 from t3d.config import Config, EnvConfig, merge
 from t3d.events import BadValueFound, End, EpisodeEnd, Eval, Event, Note, from_line
 from t3d.policy.observations import FIXED_TO
+from t3d.run.pace import Steady
 from t3d.store.checkpoint import newest
+from t3d.types import EpisodeResult
 from t3d.world.episode import MOST_FRUITLESS
 from t3d.world.guard import MOST_RESETS, BadValue, Environment
 from worlds import BAD, Toy, one_bad
@@ -114,14 +116,19 @@ def test_aliased_observations_and_rewards_do_not_change_what_is_stored(tmp_path:
     assert np.array_equal(rows[:, 0], t) and np.array_equal(rows[:, -1], t + 1) and np.array_equal(rows[:, 4], -t - 1)
 
 
-def test_skip_ends_the_episode_as_truncated_and_keeps_what_was_sound(tmp_path: Path) -> None:
+def test_skip_ends_the_episode_as_truncated_and_keeps_what_was_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     GoesBad.taken, GoesBad.fault = 0, staticmethod(BAD["reward NaN"])
+    heard: list[EpisodeResult] = []
+    monkeypatch.setattr(Steady, "hear", lambda _, member, episode: heard.append(episode))
     events = list(t3d.train(config(tmp_path, "skip"), make_env=GoesBad))
     cut = {event.episode: event.episode_step for event in events if isinstance(event, BadValueFound)}
     ended = {event.episode: event for event in events if isinstance(event, EpisodeEnd)}
     assert len(cut) == 10
     for episode, step in cut.items():
         assert ended[episode].length == step - 1 and not ended[episode].terminated
+    assert {*cut} <= {episode.episode for episode in heard if episode.bad_values} < {*ended}
 
 
 def test_clip_cuts_infinities_and_holds_the_last_sound_value_for_the_rest() -> None:

@@ -21,7 +21,7 @@ from t3d.actors.supervisor import WorkerLog, WorkerSlot, acting_by, end_all, for
 from t3d.config import Config, to_dict
 from t3d.errors import UserError
 from t3d.policy.acting import PolicySnapshot
-from t3d.types import EpisodeResult, State, row_sizes
+from t3d.types import State, row_sizes
 from t3d.world.guard import EnvFactory
 
 LONGEST_WAIT = 0.1  # seconds that poll waits for transitions, and between two checks of the actors
@@ -65,8 +65,8 @@ class LocalCollector:
         self.inbox = Inbox(cfg, self.spec)
         self._received = np.zeros((members, actors), np.int64)
         self._resting: Collection[int] | None = None  # None unless a rule hears episodes
-        self._went_on: Collection[int] = ()  # with the others, last time
-        self._ended: list[tuple[int, EpisodeResult]] = []  # members, and their episodes that poll has returned last
+        self._reported = np.zeros((members, cfg.num_envs), np.int64)  # episodes that have ended, as actors said
+        self._returned = self._reported.copy()  # those of which poll has told
         self.updates, self._checked_at = 0, 0.0
         self._block = max(1, min(BLOCK, cfg.most_ahead // 3))
         self._totals = ActingTotals()  # of actors: those that have ended
@@ -81,17 +81,15 @@ class LocalCollector:
 
     def poll(self) -> Collected:
         self.inbox.raise_error()
-        if self._resting is not None and (self._ended or self._resting != self._went_on):
-            self._go_on(self._resting)
+        if self._resting is not None:
+            self._release(self._resting)
         self.supervise()
-        if not self.inbox.has_rows:
+        if not self.inbox.has_rows and self._somebody_acts():
             waited = self._wait()
             self._totals.learner_waited += waited if min(self.inbox.living) < self.cfg.total_steps else 0.0
         self._receive_all()
-        collected = self.inbox.take()
-        if self._resting is not None:
-            self._ended = [(rollout.member, episode) for rollout in collected.rollouts for episode in rollout.episodes]
-        return collected
+        self._returned[:] = self._reported
+        return self.inbox.take()
 
     def use(self, cfg: Config) -> None:
         self.worker_cfg = acting_by(cfg, self.worker_cfg)
@@ -105,19 +103,25 @@ class LocalCollector:
         self.inbox.stopped.add(member)
 
     def rest(self, members: Collection[int]) -> None:
-        """Holds from the next poll on, when the policy that others go on with is published."""
+        """Others may act from the next poll on, when the policy that they act by is published."""
         self.governor.updates = 0  # so that no limit depends on updates
         self._resting = members
+        self.shared_state.stopped[list(members)] = 1
 
-    def _go_on(self, resting: Collection[int]) -> None:
-        """Lets episodes begin, where the rule has heard of those before, of members that do not rest."""
-        for member in range(len(self.cfg.members)):
-            self.shared_state.stopped[member] = member in resting or member in self.inbox.stopped
-        for member, episode in self._ended:
-            self.shared_state.heard[member, episode.env] = episode.episode + 1
+    def _release(self, resting: Collection[int]) -> None:
+        """Lets members act that do not rest, and episodes begin where the rule has heard of those before."""
+        shared = self.shared_state
+        stopped = [member in resting or member in self.inbox.stopped for member in range(len(self.cfg.members))]
+        if np.array_equal(shared.stopped, stopped) and np.array_equal(shared.heard, self._returned):
+            return
+        shared.stopped[:], shared.heard[:] = stopped, self._returned
         for slot in self.slots:
             slot.wake()
-        self._ended, self._went_on = [], resting
+
+    def _somebody_acts(self) -> bool:
+        resting, taken = self._resting or (), self.inbox.taken
+        left = [m for m in range(len(taken)) if m not in self.inbox.stopped and taken[m] < self.cfg.total_steps]
+        return not resting or any(member not in resting for member in left)
 
     def totals(self) -> ActingTotals:
         restarts = sum(max(0, slot.starts - 1) for slot in self.slots)
@@ -166,7 +170,7 @@ class LocalCollector:
                 "shared_state": self.shared_state.handle,
                 "policies": self.shared_state.policies.handle,
                 "learner_wakeup": self.learner_wakeup.fd,
-                "is_heard": self._resting is not None,
+                "hears_episodes": self._resting is not None,
             }
             shared = (ring, self.shared_state, self.shared_state.policies, self.learner_wakeup)
             slot.start(self.worker_cfg, task, shared, self.log.fd)
@@ -177,6 +181,8 @@ class LocalCollector:
         assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         slot.worker.end()
         self._receive(slot)
+        for member, env in (pair for unit in slot.units for pair in unit):
+            self.shared_state.ended[member, env] = self._reported[member, env]
         why, user_error = slot.worker.crash_reason or why, slot.worker.error is not None
         self._totals.actors_waited += slot.worker.heartbeat.waited
         self._totals.actors_lived += time.monotonic() - slot.worker.started
@@ -242,6 +248,8 @@ class LocalCollector:
         assert slot.worker is not None  # noqa: S101 (the caller has checked it)
         for message in slot.worker.receive():
             self.inbox.add_reports(**message)
+            for env, episode, *_ in message["episodes"]:
+                self._reported[message["member"], env] = episode + 1
         if slot.worker.error is not None:
             self.inbox.error = self.inbox.error or slot.worker.error
             self._take_rows(slot)

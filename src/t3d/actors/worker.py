@@ -39,7 +39,7 @@ class Actor:
         self.ring, self.shared_state = Ring(*task["ring"]), SharedState(*task["shared_state"])
         self.shared_state.policies = Policies.opened(*task["policies"])
         self.worker_wakeup, self.learner_wakeup = Wakeup(task["worker_wakeup"]), Wakeup(task["learner_wakeup"])
-        self.make_env, self.is_heard = env_factory(cfg.env), task["is_heard"]
+        self.make_env, self.hears_episodes = env_factory(cfg.env), task["hears_episodes"]
         self.member_actors: list[MemberActor] = []
         self.version, self.updates = 0, 0  # of the acting policy
         self.policies: dict[int, MemberPolicy] = {}
@@ -68,7 +68,6 @@ class Actor:
         opened = []
         for member in sorted({member for member, _ in envs}):
             indices = [index for owner, index in envs if owner == member]
-            self.shared_state.ended[member, indices] = 0  # an actor before this one may have lost its last message
             counters = EpisodeCounters(self.shared_state.episodes[member], self.shared_state.bad_values[member])
             opened.append(MemberActor(self.cfg, member, self.make_env, indices, counters, self.heartbeat.beat))
             opened[-1].taken = int(self.shared_state.taken[member].sum())
@@ -91,14 +90,14 @@ class Actor:
 
     def _round(self) -> bool:
         limit = self.shared_state.limit  # both are read before the policy, which is then at least as new
-        awaited = [member_actor for member_actor in self.member_actors if self._is_awaited(member_actor.member)]
+        able = [member_actor for member_actor in self.member_actors if self._may_act(member_actor.member)]
         if self.version != self.shared_state.version:
             self.version = self.shared_state.version
             for member in {member_actor.member for member_actor in self.member_actors}:
                 snapshot = self.shared_state.newest(member)
                 self.policies[member], self.updates = MemberPolicy(snapshot, 0), snapshot.updates
         acted = False
-        for member_actor in awaited:
+        for member_actor in able:
             member_actor.taken = int(self.shared_state.taken[member_actor.member].sum())
             may_act = member_actor.taken < limit
             if may_act and member_actor.error is None and self.ring.room >= len(member_actor.runners):
@@ -106,16 +105,16 @@ class Actor:
                 acted = True
         return acted
 
-    def _is_awaited(self, member: int) -> bool:
+    def _may_act(self, member: int) -> bool:
         """Whether the learner wants its next step: if a rule hears episodes, not before it has heard of the last."""
         shared = self.shared_state
-        is_heard = not self.is_heard or (shared.ended[member] <= shared.heard[member]).all()
-        return bool(is_heard) and not shared.stopped[member]
+        has_heard = not self.hears_episodes or (shared.ended[member] <= shared.heard[member]).all()
+        return bool(has_heard) and not shared.stopped[member]
 
     def _act(self, member_actor: MemberActor) -> None:
         updates = self.updates if member_actor.taken >= self.cfg.random_actions else RANDOM
         rollout = member_actor.step(self.policies[member_actor.member])
-        for episode in rollout.episodes if self.is_heard else []:
+        for episode in rollout.episodes if self.hears_episodes else []:
             self.shared_state.ended[member_actor.member, episode.env] = episode.episode + 1
         if rollout.episodes or rollout.faults:  # before the rows, so that its end is known when its last row arrives
             self.parent.send(member=member_actor.member, episodes=rollout.episodes, faults=rollout.faults)

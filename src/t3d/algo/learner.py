@@ -130,7 +130,9 @@ class Learner:
             device = str(self.acting.flat.device)
             new = dict(named_fields(self.rule.init(self.spec, self.cfg, [0] * self.members, device)))
             for name, value in named_fields(self.agent):
-                if isinstance(value, Tensor) and name.startswith(hearing.memory):
+                if isinstance(value, Tensor) and any(
+                    name == kept or name.startswith(f"{kept}_") for kept in hearing.memory
+                ):
                     value.copy_(new[name])
 
     @property

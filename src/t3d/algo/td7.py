@@ -24,10 +24,10 @@ from t3d.seeds import derive
 from t3d.types import Batch, Coefficient, Draws, EpisodeResult
 
 HUGE = torch.finfo(torch.float32).max  # where nothing has been seen yet: above every value, and finite
-FORGIVEN = 0.9  # of the best lowest return is asked for, once assessments are longer
+FORGIVEN = 0.9  # the checkpoint's lowest return is multiplied by this once, when assessments become longer
 
 
-class Seen(NamedTuple):
+class TargetRange(NamedTuple):
     """Targets so far, (M,) each: the all-time lowest and highest, and the limits that come from them."""
 
     lowest: Tensor
@@ -62,7 +62,7 @@ class TD7Agent(NamedTuple):
     g_adam: AdamState
     actor_adam: AdamState
     critic_adam: AdamState
-    seen: Seen
+    seen: TargetRange
     assessment: Assessment
 
 
@@ -123,7 +123,7 @@ def init(
     return TD7Agent(
         *(f, g, policy, g.copy(), policy.copy(), g.copy(), critic, critic.copy(), policy.copy()),
         *(for_f, for_g, for_actor, for_critic),
-        Seen(start + HUGE, start - HUGE, start.clone(), start.clone()),
+        TargetRange(start + HUGE, start - HUGE, start.clone(), start.clone()),
         Assessment(none.clone(), none.clone(), none + HUGE, none - HUGE, none.clone()),
     )
 
@@ -197,7 +197,7 @@ def values(critic: Critic, g: Stack, s: Tensor, zs: Tensor, a: Tensor) -> Tensor
 def copy_hard(agent: TD7Agent, cfg: TD7Config) -> None:
     """Step 15, after every 250 updates: the targets become what is online, and then the fixed encoder what learns.
 
-    The highest priority, which new transitions get, is found anew then, too.
+    The highest priority, which new transitions get, is recomputed then, too.
     """
     agent.critic_target.flat.copy_(agent.critic.flat)
     agent.policy_target.flat.copy_(agent.policy.flat)
@@ -218,8 +218,10 @@ def hear(agent: TD7Agent, cfg: TD7Config, member: int, episode: EpisodeResult, u
     if updates > cfg.assess_after and not forgiven:
         best.mul_(FORGIVEN)
         forgiven.fill_(1)
-    episodes.add_(1)
     steps.add_(episode.length)
+    if episode.bad_values:  # it was cut off, so its return says nothing
+        return 0
+    episodes.add_(1)
     lowest.clamp_(max=episode.total_reward)
     is_better = bool(lowest >= best)
     if is_better and episodes < (cfg.assess_episodes if forgiven else 1):

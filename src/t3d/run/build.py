@@ -164,10 +164,10 @@ def assemble(
 def training_of(parts: Parts, saver: Saver, requests: Requests, opened: ExitStack, notes: list[str]) -> Training:
     """Adds to the parts of a run what the loop needs besides."""
     cfg = parts.cfg
-    is_late = (
-        cfg.device == "cuda" and cfg.async_actors and parts.learner.rule.hearing is None
-    )  # who hears wants the newest
-    to_others = PipelinedPublisher if is_late else DirectPublisher
+    needs_newest = parts.learner.rule.hearing is not None  # it is what the next episode assesses
+    to_others = (
+        PipelinedPublisher if cfg.device == "cuda" and cfg.async_actors and not needs_newest else DirectPublisher
+    )
     is_shared = cfg.device == "cpu" and parts.collector.takes_turns
     publisher = (SharedPublisher if is_shared else to_others)(parts.learner, parts.memory, parts.collector)
     jobs = opened.enter_context(BackgroundJobs(cfg, saver.folder.path, requests.stop))

@@ -198,8 +198,8 @@ class Trainer:
                     trace = self.pace.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
-            due -= count
-            if self.pace.acts_meanwhile or not due:
+            due = min(due - count, self.pace.due())
+            if self.pace.lets_act:
                 self.publisher.publish()
         if learner.updates == before:
             self.publisher.finish()

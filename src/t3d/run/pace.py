@@ -14,11 +14,13 @@ from t3d.types import EpisodeResult, State
 if TYPE_CHECKING:
     from t3d.run.parts import Parts
 
+AT_ONCE = 64  # updates between two looks at what others have collected, and at what the user asks for; chosen
+
 
 class Steady:
     """A ratio of updates to steps, the same for all members."""
 
-    acts_meanwhile = True  # members may act before all updates that are due have been made
+    lets_act = True  # whether somebody acts next, by the newest policy
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.governor = parts, Governor(parts.cfg)
@@ -44,37 +46,39 @@ class Steady:
 
 
 class Budgets(Steady):
-    """A budget for each member, for a rule that hears episodes.
+    """A budget for each member, for a rule that hears episodes; members share nothing, so each learns as if alone.
 
     A member with a budget rests from acting until all others have one too, or cannot act any more. Then they learn,
-    until the first has used up its own and acts again. As members share nothing, each learns what it would alone.
+    until the first has used up its own and acts again. Nobody waits for those who act in other processes.
     """
-
-    acts_meanwhile = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.steps = [0] * parts.learner.members  # of each member, whose updates have become due so far
+        self.waits = not parts.cfg.async_actors  # for those who act, where they act in this process
         parts.collector.rest(())
 
     def budget(self, member: int) -> int:
         """Updates that a member may make now, in whole cycles of phases; what is left over waits for the next steps."""
-        learner = self.parts.learner
         due = self.steps[member] * self.governor.updates // self.governor.for_steps
-        return due - due % len(learner.phases) - learner.made[member]
+        return self._whole(due) - self.parts.learner.made[member]
 
     def due(self) -> int:
         parts = self.parts
         budgets = {member: self.budget(member) for member in parts.living}
-        if all(budget or parts.steps[member] == parts.cfg.total_steps for member, budget in budgets.items()):
-            return min(filter(None, budgets.values()), default=0)
-        return 0
+        least = min(filter(None, budgets.values()), default=0)
+        acting = [m for m, budget in budgets.items() if not budget and parts.steps[m] < parts.cfg.total_steps]
+        return 0 if acting and self.waits else min(least, max(self._whole(AT_ONCE), len(parts.learner.phases)))
 
     def run(self, n: int) -> Any:
         learner, awake = self.parts.learner, self._resting()
         trace = learner.run(n, [member for member in range(learner.members) if member not in awake])
+        self.lets_act = len(self._resting()) < len(awake)
         self.parts.collector.rest(self._resting())
         return trace
+
+    def _whole(self, updates: int) -> int:
+        return updates - updates % len(self.parts.learner.phases)
 
     def hear(self, member: int, episode: EpisodeResult) -> None:
         """Lets the rule hear of an episode, unless it began before learning does."""

@@ -88,7 +88,7 @@ class EpisodeRunner:
         if self.error is not None or not (result.terminated or result.truncated):
             return None
         metrics = self.env_batch.guards[self.position].metrics.of_episode(result.info)
-        so_far = self.total_reward, self.length, result.terminated, 0
+        so_far = self.total_reward, self.length, result.terminated, int(not result.valid)
         drawn = {name: self.args[name] for name in sorted(self.env.schedule)}
         ended = EpisodeResult(self.index, self.episode, *so_far, *metrics, drawn)
         self.fruitless = 0 if self.length else self.fruitless + 1
