@@ -381,7 +381,9 @@ def test_a_forked_child_leaves_the_folder_alone(tmp_path: Path) -> None:
         "if process:\n    os.waitpid(process, 0)\n    print(model.run_folder.exists(), model.run_folder)\n",
         encoding="utf-8",
     )
-    done = subprocess.run([sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=120)
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=found, check=False, capture_output=True, text=True, timeout=120)
     existed, folder = done.stdout.split()
     assert existed == "True" and not Path(folder).exists(), done.stderr
 
