@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +24,9 @@ from t3d.tensors import put
 from t3d.types import Batch, EpisodeResult, Source, State
 
 RATE = "_lr"  # how names of learning rates end
+
+
+def _nothing() -> None: ...
 
 
 class Learner:
@@ -92,32 +94,36 @@ class Learner:
             until += [self._rests - self.updates] if self.updates < self._rests else []
             count = min([end - self.updates, *until])
             phases = [cycle[number % len(cycle)] for number in range(self.updates, self.updates + count)]
-            with self._kept_but(awake, self.source, *self._streams.values()):
-                trace = self.engine.run(phases, self.source, self.draw)
+            put_back = self._keep([*rest], self.source, *self._streams.values())
+            trace = self.engine.run(phases, self.source, self.draw)
+            put_back()
             self.updates += count
             for member in awake:
                 self.made[member] += count
             for operation in periodic:
                 if due := [member for member in awake if self.made[member] % operation.every == 0]:
-                    with self._kept_but(due):
-                        operation.run(self.agent, self.cfg)
+                    put_back = self._keep([member for member in range(self.members) if member not in due])
+                    operation.run(self.agent, self.cfg)
+                    put_back()
                     operation.tells(self.source, due)
         return trace
 
-    @contextmanager
-    def _kept_but(self, members: Sequence[int], *others: Source | Streams) -> Iterator[None]:
-        """Takes back what changes of all other members: in the agent, and in what else is given."""
-        if not (rest := [member for member in range(self.members) if member not in members]):
-            yield
-            return
-        rows = torch.tensor(rest, device=self.acting.flat.device)
+    def _keep(self, members: Sequence[int], *others: Source | Streams) -> Callable[[], None]:
+        """Returns what takes back whatever will have changed of these members, here and in what else is given."""
+        if not members:
+            return _nothing
+        rows = torch.tensor(members, device=self.acting.flat.device)
         tensors = [tensor.view(self.members, -1) for _, tensor in named_tensors(self.agent) if tensor.ndim]
-        before, put_back = [tensor.index_select(0, rows) for tensor in tensors], [other.keep(rest) for other in others]
-        yield
-        for tensor, kept in zip(tensors, before, strict=True):
-            tensor.index_copy_(0, rows, kept)
-        for undo in put_back:
-            undo()
+        before = [tensor.index_select(0, rows) for tensor in tensors]
+        undo = [other.keep(members) for other in others]
+
+        def put_back() -> None:
+            for tensor, kept in zip(tensors, before, strict=True):
+                tensor.index_copy_(0, rows, kept)
+            for undo_other in undo:
+                undo_other()
+
+        return put_back
 
     def hear(self, member: int, episode: EpisodeResult) -> int:
         """Lets the rule hear of an episode; returns the steps whose updates are due with its end."""

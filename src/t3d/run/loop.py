@@ -198,7 +198,7 @@ class Trainer:
                     trace = self.pace.run(count)
                 if reports:
                     events += self.reporter.learned(trace)
-            due = min(due - count, self.pace.due()) if self.parts.living else 0  # who had more may have diverged
+            due -= count
             if self.pace.lets_act:
                 self.publisher.publish()
         if learner.updates == before:
