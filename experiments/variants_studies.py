@@ -130,12 +130,12 @@ STUDIES = {
     ),
     "family": Study(
         FIVE_TASKS,
-        {"default": {}, "plus": {"preset": "plus"}, "td7": {"algo": "td7"}},
+        {"default": {}, "plus": PLUS, "td7": TD7},
         300_000,
         evaluations=6,
         tf32=True,
     ),
-    "family-long": Study(["HalfCheetah-v5"], {"td7": {"algo": "td7"}}, 1_000_000, evaluations=20, tf32=True),
+    "family-long": Study(["HalfCheetah-v5"], {"td7": TD7}, 1_000_000, evaluations=20, tf32=True),
     "strong-choice": Study(
         ["HalfCheetah-v5", "Hopper-v5", "Humanoid-v5"],
         STRONG,

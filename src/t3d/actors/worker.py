@@ -89,7 +89,8 @@ class Actor:
             member_actor.begin()
 
     def _round(self) -> bool:
-        limit = self.shared_state.limit  # both are read before the policy, which is then at least as new
+        # What may be done is read before the policy, which is then at least as new.
+        limit = self.shared_state.limit
         able = [member_actor for member_actor in self.member_actors if self._may_act(member_actor.member)]
         if self.version != self.shared_state.version:
             self.version = self.shared_state.version
@@ -99,8 +100,8 @@ class Actor:
         acted = False
         for member_actor in able:
             member_actor.taken = int(self.shared_state.taken[member_actor.member].sum())
-            may_act = member_actor.taken < limit
-            if may_act and member_actor.error is None and self.ring.room >= len(member_actor.runners):
+            has_room = member_actor.taken < limit and self.ring.room >= len(member_actor.runners)
+            if has_room and member_actor.error is None:
                 self._act(member_actor)
                 acted = True
         return acted
